@@ -112,16 +112,12 @@ class BrokerSetting(NamedTuple):
 
     kind: str
     meaning: str
-    is_sensitive: bool
 
 
 @functools.cache
 def broker_settings() -> dict[str, BrokerSetting]:
     """Every setting by name."""
-    return {
-        name: BrokerSetting(_kind(setting.annotation), setting.meaning, _SENSITIVE.search(name) is not None)
-        for name, setting in declared().items()
-    }
+    return {name: BrokerSetting(_kind(setting.annotation), setting.meaning) for name, setting in declared().items()}
 
 
 def dynamic_definition(name: str) -> ConfigDefinition | None:

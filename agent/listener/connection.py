@@ -5,8 +5,8 @@ Invariants: requests start in the order in which they arrived, and replies have 
 another agent (agent/peers/forwarding), which matches replies by correlation id. The request after one that changes
 something (ALONE) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
 Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
-the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
-read its replies loses its connection, so that it holds memory for a few seconds only.
+the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or reads its
+replies too slowly loses its connection, so that it holds memory for a few seconds only.
 A client over its quota is answered at once, then not read until it owes nothing; an open frame is read to its end.
 An error on a connection ends this connection, after the previous replies, and no other.
 A handler is never cancelled because its client disconnected: a batch in the buffer stays there.

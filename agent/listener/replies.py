@@ -148,7 +148,7 @@ class ReplyQueue:
             self._memory.release(slot.reply_bytes - size)
         slot.reply_bytes = size
         if not self.held_bytes:
-            self._memory.pace.begin(now)
+            self._memory.speed.begin(now)
         self.held_bytes += size
         self._held_records += size if slot.has_records else 0
 
@@ -156,7 +156,7 @@ class ReplyQueue:
         """Return whether replies of some size are read too slowly, or not at all, or wait for one that was asked for
         before: called again and again while others wait.
         """
-        return self.held_bytes > SMALL_BYTES and self._memory.pace.is_too_slow(now, self._writer.taken_bytes())
+        return self.held_bytes > SMALL_BYTES and self._memory.speed.is_too_slow(now, self._writer.taken_bytes())
 
     def flush(self, now: float) -> None:
         """Send the next replies in order, as far as they are done and the client reads."""
@@ -223,7 +223,7 @@ class ReplyQueue:
             if not first.left_bytes:
                 self._written.popleft()
                 if first.has_records:
-                    self._memory.pace.read(first.size_bytes, now - first.at)
+                    self._memory.speed.read(first.size_bytes, now - first.at)
                 if self._written:
                     self._written[0].at = now
         self.held_bytes -= size_bytes

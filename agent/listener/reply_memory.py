@@ -10,7 +10,7 @@ Records that do not fit are made fewer first: `reserve` grants less than the ask
 granted leaves room to others: a connection gets at most PARTS of what its address has left, an address of what its
 principal has left, a principal of what is free. So clients that do not read leave less and less to themselves,
 but always something to the next one. A connection that has read little lately gets no more than it reads in
-seconds (reply_pace.py).
+seconds (reading_speed.py).
 Invariant: reservations are granted in turns (memory.py), and only while they fit; records larger than the total are
 made alone. What is charged may exceed the total by the replies that were being made at that moment.
 A client that reads its replies too slowly while others wait is closed (connection.py), so that none waits without end.
@@ -22,7 +22,7 @@ import asyncio
 from collections import Counter
 
 from headrace.agent.listener.memory import Client, MemoryBudget
-from headrace.agent.listener.reply_pace import FIRST_BYTES, ReplyPace
+from headrace.agent.listener.reading_speed import FIRST_BYTES, ReadingSpeed
 
 SMALL_BYTES = 64 * 1024
 """Records of a connection up to here are never made fewer, and use the reserve."""
@@ -80,13 +80,13 @@ class ReplyMemory:
 class ConnectionReplies:
     """One connection's part of the memory: what handlers reserve with, and what its replies take."""
 
-    __slots__ = ("_counted_as", "_has_large", "_memory", "_record_bytes", "client", "pace")
+    __slots__ = ("_counted_as", "_has_large", "_memory", "_record_bytes", "client", "speed")
 
     def __init__(self, memory: ReplyMemory) -> None:
         self._memory = memory
         self.client: Client = ("", "", "")
         """Principal, address and connection, once they are known."""
-        self.pace = ReplyPace()
+        self.speed = ReadingSpeed()
         self._record_bytes = 0
         self._has_large = False
         """Whether its records are large ones: until all of them were sent."""
@@ -100,7 +100,7 @@ class ConnectionReplies:
         if first is not None:
             memory = self._memory
             first = min(first, memory.first_bytes)
-            granted = min(size, max(SMALL_BYTES, min(self.pace.most_bytes, memory.room_of(self.client))))
+            granted = min(size, max(SMALL_BYTES, min(self.speed.most_bytes, memory.room_of(self.client))))
             if granted > SMALL_BYTES and not memory.budget.has_room(max(granted, first)):
                 granted = SMALL_BYTES
         reserved = max(granted, first or 0)

@@ -3,7 +3,9 @@
 Place: around the pages; HttpSecurity judges tokens and certificates, as for agents' HTTP listeners.
 Invariant: a browser cannot send a bearer token by itself, so it is given once (/sign-in) and kept in this process
 under a random cookie; a token that leaves the file ends its sessions. Without authentication only names of this machine
-are answered: another site cannot reach the console through its own name (DNS rebinding).
+are answered: another site cannot reach the console through its own name (DNS rebinding). A page of another site that is
+open in the same browser may lead here, but gets no answer that it asks for itself: images, frames and requests of its
+scripts would read the cluster again and again.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SESSIONS_MAX = 1_000
 SIGN_IN = "/sign-in"
 IS_OPEN = "is_open"
 """Entry of a request's state: it needs no sign-in, so its answer says nothing about the cluster."""
+OTHER_SITES = ("cross-site", "same-site")
+"""What browsers say of requests that pages of other sites, or of other ports of this machine, make."""
 NEEDS_NO_SIGN_IN = ("/healthz", "/readyz", SIGN_IN)
 
 
@@ -78,6 +82,24 @@ def only_local_names(app: ASGIApp) -> ASGIApp:
         if not is_loopback(_without_port(host)):
             text = "this console answers to localhost only\n"
             await PlainTextResponse(text, 421)(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return guarded
+
+
+def not_for_other_sites(app: ASGIApp) -> ASGIApp:
+    """`app` for requests of its own pages, of people and of programs; of other sites only if a link is followed."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":  # a form's token decides (form_tokens.py)
+            await app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        is_link = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+        if headers.get("sec-fetch-site") in OTHER_SITES and not is_link:
+            text = "this console does not answer requests of other sites\n"
+            await PlainTextResponse(text, 403)(scope, receive, send)
             return
         await app(scope, receive, send)
 

@@ -19,7 +19,15 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.client.transport import ClientConfig
-from headrace.cli.console.access import SESSION, SIGN_IN, Sessions, is_loopback, only_local_names, with_sessions
+from headrace.cli.console.access import (
+    SESSION,
+    SIGN_IN,
+    Sessions,
+    is_loopback,
+    not_for_other_sites,
+    only_local_names,
+    with_sessions,
+)
 from headrace.cli.console.agent_metrics import AgentPages
 from headrace.cli.console.app import make_app
 from headrace.cli.console.cluster_link import ClusterLink
@@ -109,6 +117,7 @@ def _server(console: ConsoleParts, security: HttpSecurity, settings: Settings, a
         app = with_sessions(app, application, sessions)
     if not security.authenticates:
         app = only_local_names(app)
+    app = not_for_other_sites(app)
     connection = bounded(settings.http_max_connections, limits_reached(CollectorRegistry()))
     return HttpServer(with_headers(app), *address, security.encrypted(connection))
 

@@ -15,8 +15,9 @@ from headrace.cli.doctor.findings import Finding
 from headrace.cli.doctor.tables import TablesFound
 from headrace.cli.process.tables_role import require_tables
 from headrace.config.settings import Settings
+from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 
 KEPT_SECONDS = 10.0
 
@@ -49,7 +50,11 @@ class TableLink:
         return self._answers.ask("tables", KEPT_SECONDS, doctor_tables.read(self._settings))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Everything about a table. Errors as `tables`; NotFoundError, TableError."""
+        """Everything about a table. Errors as `tables`; NotFoundError, TableError. The catalog is opened only for a
+        name that it had at most KEPT_SECONDS ago.
+        """
+        if name not in {row["table"] for row in self.tables().rows}:
+            raise NotFoundError(f"no topic has a table of this name: {shown(name)}")
         return self._answers.ask(f"table {name}", KEPT_SECONDS, _described(self._settings, name))
 
     def findings(self) -> list[Finding]:

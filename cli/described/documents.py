@@ -1,9 +1,10 @@
 """Reads YAML and JSON files as values that know the line of each of their parts.
 
 Place: under reading.py.
-Invariant: each error has a file and a line, and a file with an error does not hide the errors of others. Plain text
-stays as it is written: only null, true, false and numbers of YAML 1.2 have another type, so a topic named `no` or a
-config value 1_000 is text.
+Invariant: an anchor may be used again, but aliases repeat at most ALIASED_MAX values in a document, and parts are
+nested at most DEPTH_MAX deep: a few hundred bytes do not become millions of values. Each error has a file and a line,
+and a file with an error does not hide the errors of others. Plain text stays as it is written: only null, true, false
+and numbers of YAML 1.2 have another type, so a topic named `no` or a config value 1_000 is text.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+ALIASED_MAX = 200_000
+DEPTH_MAX = 50
+_DIGITS_MAX = 400
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
@@ -44,6 +48,10 @@ class FileDocument:
     lines: dict[NodePath, int] = field(default_factory=dict)
     numbers: dict[NodePath, str] = field(default_factory=dict)
     """Fractions as they are written: a config keeps 1.50."""
+    nodes: set[int] = field(default_factory=set)
+    """The parts that were read, each once."""
+    aliased: int = 0
+    """How often a part was read again."""
 
     def place(self, path: NodePath = ()) -> FilePlace:
         """Return where a part is; where its nearest parent is, if it has no line."""
@@ -95,6 +103,10 @@ def _documents(file: str, text: str, errors: list[FileError]) -> Iterator[FileDo
             document = FileDocument(file)
             document.value = _value(node, (), document, errors)
             yield document
+    except FileError as error:
+        errors.append(error)
+    except RecursionError:
+        errors.append(FileError(FilePlace(file, 1), f"is nested deeper than {DEPTH_MAX} parts"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         errors.append(FileError(FilePlace(file, line), f"not YAML: {error.problem}"))
@@ -104,6 +116,7 @@ def _documents(file: str, text: str, errors: list[FileError]) -> Iterator[FileDo
 
 def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list[FileError]) -> Any:
     document.lines.setdefault(path, node.start_mark.line + 1)
+    _refuse_endless(node, path, document)
     if isinstance(node, yaml.SequenceNode):
         return [_value(each, (*path, index), document, errors) for index, each in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
@@ -127,6 +140,17 @@ def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list
     return value
 
 
+def _refuse_endless(node: yaml.Node, path: NodePath, document: FileDocument) -> None:
+    """FileError for one part too many."""
+    place = FilePlace(document.file, node.start_mark.line + 1)
+    if len(path) > DEPTH_MAX:
+        raise FileError(place, f"is nested deeper than {DEPTH_MAX} parts, or an alias contains itself")
+    document.aliased += id(node) in document.nodes
+    document.nodes.add(id(node))
+    if document.aliased > ALIASED_MAX:
+        raise FileError(place, f"aliases repeat more than {ALIASED_MAX} values")
+
+
 def plain_value(text: str) -> Any:
     """Return the value of a scalar without quotes, by the core schema of YAML 1.2.
 
@@ -134,6 +158,8 @@ def plain_value(text: str) -> Any:
     """
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > _DIGITS_MAX:
+        return text
     if _INTEGER.fullmatch(text):
         return int(text)
     if not _FLOAT.fullmatch(text):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.config.errors import ConfigError
+from headrace.config.load import load
+from headrace.config.security_settings import SECRETS
 from headrace.config.shown import HIDDEN, without_secrets
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.values.registry import RegistryFormat
@@ -29,11 +35,17 @@ MALFORMED = (
     "u:S3CRET@127.0.0.1:1",
     "{scheme}://127.0.0.1:1/x?password=S3CRET&sslpassword=S3CRET",
 )
+NO_REGISTRY = ("postgresql", "postgresql+psycopg", "thrift", "sqlite+pysqlcipher")
 SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg", "postgresq", "sqlite+pysqlcipher", "thrift", "ftp", "")
 
 
-def _told(error: BaseException | None) -> str:
-    """What a log with its traceback would have."""
+def _told(call: Callable[[], object]) -> str:
+    """What a log with its traceback would have of the error of a call; nothing if there is none."""
+    error: BaseException | None = None
+    try:
+        call()
+    except HeadraceError as raised:
+        error = raised
     text = ""
     while error is not None:
         text += f"{type(error).__name__}: {error}\n"
@@ -41,22 +53,36 @@ def _told(error: BaseException | None) -> str:
     return text
 
 
+def _ask_registry(address: str) -> object:
+    return RegistryFormat(address).open(b"\0\0\0\0\1")
+
+
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("form", MALFORMED)
 def test_a_mistyped_address_is_not_repeated_with_its_password(form: str) -> None:
     for scheme in SCHEMES:
         address = form.format(scheme=scheme)
-        try:
-            CatalogAddress("lake", "ns", {"uri": address}).open().close()
-        except HeadraceError as error:
-            assert SECRET not in _told(error), f"catalog {address}: {error}"
-        if scheme in ("postgresql", "postgresql+psycopg", "thrift", "sqlite+pysqlcipher"):
-            continue  # no registry
-        try:
-            registry = RegistryFormat(address)
-            registry.open(b"\0\0\0\0\1")
-        except HeadraceError as error:
-            assert SECRET not in _told(error), f"registry {address}: {error}"
+        catalog = CatalogAddress("lake", "ns", {"uri": address})
+        assert SECRET not in (told := _told(catalog.open)), f"catalog {address}: {told}"
+        if scheme not in NO_REGISTRY:
+            assert SECRET not in (told := _told(partial(_ask_registry, address))), f"registry {address}: {told}"
+
+
+@pytest.mark.requirement("X2")
+@pytest.mark.parametrize(
+    "name", sorted({*SECRETS, "metastore.url", "tables.catalog.uri", "tables.schema.registry.url"})
+)
+def test_no_setting_with_a_secret_is_repeated_by_its_error(name: str) -> None:
+    """Also where it is written as another setting would be, or refers to nothing."""
+    for scheme in SCHEMES:
+        for form in (*MALFORMED, "S3CRET", "${file:/nowhere/S3CRET", "${env:S3CRET", "${S3CRET}", "a,S3CRET,,"):
+            value = form.format(scheme=scheme) if "{scheme}" in form else form
+            told = ""
+            try:
+                load(flags={name: value})
+            except ConfigError as error:
+                told = str(error)
+            assert SECRET not in told, f"{name}={value}: {told}"
 
 
 @settings(max_examples=200)

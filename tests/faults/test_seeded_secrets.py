@@ -51,6 +51,8 @@ SECRETS = {
     "key passphrase": b"planted-tls-passphrase",
     "s3 key": SECRET_KEY.encode(),
     "bearer token": b"planted-bearer-token",
+    "registry password": b"planted-registry-password",
+    "catalog password": b"planted-catalog-password",
     "sealing key": b"planted-key-that-seals-32-bytes.",
 }
 
@@ -134,6 +136,8 @@ def planted(
         "ssl.keystore.location": str(authority.issue("agent", password="planted-tls-passphrase")),
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "log.level": "debug",
+        "tables.schema.registry.url": "https://reader:planted-registry-password@127.0.0.1:1",
+        "tables.catalog.uri": "postgresql+psycopg://reader:planted-catalog-password@127.0.0.1:1/lake",
     }
     monkeypatch.setenv("PASSPHRASE", "planted-tls-passphrase")
     environment = dict(os.environ)
@@ -297,6 +301,10 @@ def _refused_commands(planted: Planted, evidence: Evidence, capfd: pytest.Captur
         patch.setenv("HEADRACE_METASTORE_URL", wrong.replace("@127.0.0.1:1", "@no.such.host.invalid"))
         main(["migrate", "--plan"])
         patch.setenv("HEADRACE_METASTORE_URL", str(planted.settings["metastore.url"]))
+        patch.setenv("HEADRACE_TABLES_CATALOG_NAME", "lake")
+        for catalog in ("postgresq://reader:planted-catalog-password@h/x", "http//r:planted-catalog-password@h"):
+            patch.setenv("HEADRACE_TABLES_CATALOG_URI", catalog)
+            main(["tables", "list", "--bucket", str(planted.settings["bucket"])])
         patch.setenv("HEADRACE_LINGER_MS", "${env:PASSPHRASE}")
         main(["agent"])
     shown = capfd.readouterr()

@@ -1,6 +1,6 @@
 """Readers of many speeds share the memory for replies: slow ones stop nobody, and honest ones are not closed.
 
-Place: the real memory, shares and pace (agent/listener/reply_memory.py, reply_pace.py); a clock moves the readers.
+Place: the real memory, shares and speeds (agent/listener/reply_memory.py, reading_speed.py); a clock moves the readers.
 A crew of connections asks for 50 MiB each and reads nothing, a byte, or a little, again and again; beside it are a
 quick reader, one on a line of 0.1 MB/s, and a client that asks for Metadata. Planted bugs are caught.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from headrace.agent.listener import reply_memory
 from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies, ReplyMemory
-from headrace.agent.listener.reply_pace import ReplyPace
+from headrace.agent.listener.reading_speed import ReadingSpeed
 from tests.planted import PlantedBugs, Report, Trial
 
 MIB = 1024 * 1024
@@ -83,7 +83,7 @@ class Reader:
             else:
                 self._connection.release(reserved - self._size)
             self._left, self._began_at = self._size, now
-            self._connection.pace.begin(now)
+            self._connection.speed.begin(now)
         if self._asking is not None:
             self.longest_wait = max(self.longest_wait, now - self._asked_at)
 
@@ -95,11 +95,11 @@ class Reader:
             self._connection.release(before - self.held)
         if not self.held:
             self._left = 0.0
-            self._connection.pace.read(self._size, now - self._began_at)
+            self._connection.speed.read(self._size, now - self._began_at)
 
     def judge(self, now: float) -> None:
         """Others wait: close the connection if it is too slow, as agent/listener/connection.py does."""
-        if self.held > SMALL_BYTES and self._connection.pace.is_too_slow(now, self.read_bytes):
+        if self.held > SMALL_BYTES and self._connection.speed.is_too_slow(now, self.read_bytes):
             self._connection.release(self.held)
             self._left = 0.0
             self.closed += 1
@@ -158,7 +158,7 @@ def test_slow_readers_stop_nobody(seed: int) -> None:
     asyncio.run(Story(seed).run())
 
 
-def test_without_rivals_any_pace_is_served() -> None:
+def test_without_rivals_any_speed_is_served() -> None:
     """The slowest client keeps its answer for as long as nobody waits, and gets small ones once it is known."""
 
     async def read() -> Reader:
@@ -190,14 +190,14 @@ def test_a_quick_reader_soon_gets_large_answers() -> None:
 
 
 def a_byte_buys_time(patch: pytest.MonkeyPatch) -> None:
-    right = ReplyPace.is_too_slow
+    right = ReadingSpeed.is_too_slow
 
-    def is_too_slow(self: ReplyPace, now: float, taken_bytes: int) -> bool:
+    def is_too_slow(self: ReadingSpeed, now: float, taken_bytes: int) -> bool:
         if self._taken_bytes is not None and taken_bytes > self._taken_bytes:
             self.begin(now)
         return right(self, now, taken_bytes)
 
-    patch.setattr(ReplyPace, "is_too_slow", is_too_slow)
+    patch.setattr(ReadingSpeed, "is_too_slow", is_too_slow)
 
 
 def metadata_waits_behind_records(patch: pytest.MonkeyPatch) -> None:
@@ -210,20 +210,20 @@ def metadata_waits_behind_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def slow_readers_get_large_answers(patch: pytest.MonkeyPatch) -> None:
-    right = ReplyPace.__init__
+    right = ReadingSpeed.__init__
 
-    def init(self: ReplyPace) -> None:
+    def init(self: ReadingSpeed) -> None:
         right(self)
         self.most_bytes = ASKED
 
-    patch.setattr(ReplyPace, "__init__", init)
-    patch.setattr(ReplyPace, "read", lambda self, size_bytes, seconds: None)
+    patch.setattr(ReadingSpeed, "__init__", init)
+    patch.setattr(ReadingSpeed, "read", lambda self, size_bytes, seconds: None)
 
 
 def a_share_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
     slow_readers_get_large_answers(patch)
     patch.setattr(ReplyMemory, "room_of", lambda self, client: ASKED)
-    patch.setattr(ReplyPace, "is_too_slow", lambda self, now, taken_bytes: False)
+    patch.setattr(ReadingSpeed, "is_too_slow", lambda self, now, taken_bytes: False)
 
 
 def all_wait_in_one_row(patch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 Place: made by gate.py for each request, used by the rules.
 Invariant: a rule hands on to the handler what is allowed, and only that. It calls the handler before it returns, so
-requests start in the order of their arrival.
+requests start in the order of their arrival, except a long one that only reads or that is served alone on its
+connection: it is judged in slices (agent/limits/work_slices.py), as answers are changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import isawaitable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,11 +18,23 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
+from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import ALONE, WIDE
 from headrace.protocol.refusal import blank
 from headrace.protocol.refused_elements import element_type, message_of, refused_element
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.protocol.typed import Schema, decode, entity_of, reply, schema
+
+AT_ONCE_MAX = 64
+"""Elements of a request that are judged at once."""
+DENIED_UNITS = 100
+"""What a denial costs, with its lines in the log and the audit log."""
+_SLICED = WIDE | ALONE | {ApiKey.FIND_COORDINATOR}
+"""APIs of which a long request may start after the next one of its connection."""
+Change = Callable[[Any], Any | Awaitable[Any]]
+"""Makes another answer of a handler's, at once or in slices."""
 
 
 class GatedRequest:
@@ -59,13 +73,29 @@ class GatedRequest:
         self._authorizer.denied(self.request, operation, resource_type, name)
         return False
 
+    async def seen(
+        self,
+        resource_type: AclResource,
+        elements: Iterable[Any],
+        name_of: Callable[[Any], str | None],
+        slices: WorkSlices,
+    ) -> tuple[Any, ...]:
+        """Return the elements that the client may describe; the others are left out without a report."""
+        found = []
+        for element in elements:
+            name = name_of(element)
+            if name is not None and self.access.allows(AclOperation.DESCRIBE, resource_type, name):
+                found.append(element)
+            await slices.did(TOPIC_UNITS)
+        return tuple(found)
+
     # -- ways on
 
     def pass_on(self) -> Awaitable[Response]:
         """The handler serves the request as it is."""
         return self._handler(self.request)
 
-    def pass_on_changed(self, change: Callable[[Any], Any], **values: Any) -> Awaitable[Response]:
+    def pass_on_changed(self, change: Change, **values: Any) -> Awaitable[Response]:
         """The handler serves the request with other values of some fields, and its answer is changed."""
         request = self.request
         if values:
@@ -109,10 +139,12 @@ class GatedRequest:
         self.is_caught_up = True
         return await serve(self)
 
-    async def _changed(self, pending: Awaitable[Response], change: Callable[[Any], Any]) -> Response:
+    async def _changed(self, pending: Awaitable[Response], change: Change) -> Response:
         response = await pending
         entity = entity_of(self.request, response)
         changed = None if entity is None else change(entity)
+        if isawaitable(changed):
+            changed = await changed
         if changed is entity:
             return response
         answer = reply(self.request, changed)
@@ -130,26 +162,55 @@ def split(
     answered: str,
     is_allowed: Callable[[Any], bool],
     refused: Callable[[Any], Any],
-    change: Callable[[Any], Any] = _same,
+    change: Change = _same,
 ) -> Awaitable[Response]:
     """Hand on the allowed elements of the array `asked`, and answer the others in `answered` by `refused`.
 
     `change` is applied to the handler's answer.
     """
     elements = getattr(ask.entity, asked) or ()
+    if len(elements) > AT_ONCE_MAX and ask.request.api_key in _SLICED:
+        return _split_in_slices(ask, asked, answered, is_allowed, refused, change)
     verdicts = [is_allowed(element) for element in elements]
-    denied = tuple(refused(element) for element, good in zip(elements, verdicts, strict=True) if not good)
+    denied = [refused(element) for element, good in zip(elements, verdicts, strict=True) if not good]
+    allowed = [element for element, good in zip(elements, verdicts, strict=True) if good]
+    return _handed_on(ask, asked, answered, allowed, denied, change)
+
+
+async def _split_in_slices(
+    ask: GatedRequest,
+    asked: str,
+    answered: str,
+    is_allowed: Callable[[Any], bool],
+    refused: Callable[[Any], Any],
+    change: Change,
+) -> Response:
+    slices, allowed, denied = WorkSlices(), [], []
+    for element in getattr(ask.entity, asked):
+        is_good = is_allowed(element)
+        if is_good:
+            allowed.append(element)
+        else:
+            denied.append(refused(element))
+        await slices.did(TOPIC_UNITS if is_good else DENIED_UNITS)
+    return await _handed_on(ask, asked, answered, allowed, denied, change)
+
+
+def _handed_on(
+    ask: GatedRequest, asked: str, answered: str, allowed: list[Any], denied: list[Any], change: Change
+) -> Awaitable[Response]:
     if not denied:
         return ask.pass_on() if change is _same else ask.pass_on_changed(change)
-    allowed = tuple(element for element, good in zip(elements, verdicts, strict=True) if good)
     if not allowed:
-        return ask.answer(**{answered: denied})
+        return ask.answer(**{answered: tuple(denied)})
 
-    def joined(entity: Any) -> Any:
-        entity = change(entity)
-        return dataclasses.replace(entity, **{answered: (*getattr(entity, answered), *denied)})
+    async def joined(entity: Any) -> Any:
+        changed = change(entity)
+        if isawaitable(changed):
+            changed = await changed
+        return dataclasses.replace(changed, **{answered: (*getattr(changed, answered), *denied)})
 
-    return ask.pass_on_changed(joined, **{asked: allowed})
+    return ask.pass_on_changed(joined, **{asked: tuple(allowed)})
 
 
 async def _ready(response: Response) -> Response:

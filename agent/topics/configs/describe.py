@@ -155,7 +155,7 @@ class DescribeConfigs:
         if (config := WITHOUT_EFFECT.get(name)) is not None:
             return ShownConfig(name, layers, config.kind, documentation(config))
         setting = broker_settings()[name]
-        is_sensitive = setting.is_sensitive and any(holds_secret(name, layer.value) for layer in layers[:-1] or layers)
+        is_sensitive = any(holds_secret(name, layer.value) for layer in layers[:-1] or layers)
         return ShownConfig(
             name,
             layers,

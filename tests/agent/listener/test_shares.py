@@ -244,3 +244,74 @@ async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind(
         gate.open(0, 1)
         await until(lambda: server.metric("headrace_kafka_connections") == 0)
         await until(lambda: _share(server, "requests") == 0)
+
+
+async def test_slow_large_frames_do_not_stop_ordinary_producers(fake_clock: ManualClock) -> None:
+    """Frames of 30 MiB that come at 300 KiB a second; others send 1 MiB, as Kafka's producers do."""
+    async with listening(echo, _limits(), fake_clock) as server:
+        attackers = await _connect(server, 10)
+        for client in attackers:
+            await client.send(_half(30 * MIB, api_key=ApiKey.PRODUCE, version=7))
+        await until(lambda: server.metric("headrace_kafka_memory_waiting", share="produce") == 9)
+        producer = await server.connect()
+        for second in range(40):
+            for client in attackers:
+                if not client.writer.is_closing():
+                    client.writer.write(bytes(300 * KIB))
+            await producer.send(produce_frame(second, MIB))
+            assert (await producer.reply())[0] == second
+            await fake_clock.advance(1)
+        closed = server.metric("headrace_kafka_connections_closed_total", reason="stalled")
+        assert closed >= 3, "one that is too slow for its size makes room for the next"
+        for client in (producer, *attackers):
+            await client.close()
+        await until(lambda: _share(server, "produce") == 0)
+
+
+async def test_a_byte_now_and_then_keeps_no_replies(fake_clock: ManualClock) -> None:
+    big = bytes(8 * MIB)
+
+    async def handle(request: Request) -> Response:
+        reserved, _ = await request.connection.replies.reserve(len(big))
+        return Response([struct.pack(">i", request.correlation_id), big], reserved)
+
+    async with listening(handle, _limits(reply_memory_bytes=12 * MIB), fake_clock) as server:
+        slow, waiting = await _connect(server, 2)
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await slow.send(frame(1))
+        await until(lambda: _share(server, "replies") > MIB)
+        await waiting.send(frame(2))
+        reading = asyncio.ensure_future(waiting.reply())
+        for _ in range(20):
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await fake_clock.advance(1)
+        assert (await reading)[0] == 2
+        for client in (slow, waiting):
+            await client.close()
+
+
+async def test_other_replies_do_not_wait_behind_records(fake_clock: ManualClock) -> None:
+    """A Metadata request waits for its turn only, while Fetch answers fill what they may."""
+    big = bytes(8 * MIB)
+
+    async def handle(request: Request) -> Response:
+        if request.api_key == ApiKey.METADATA:
+            return answer(request)
+        reserved, _ = await request.connection.replies.reserve(len(big), MIB)
+        return Response([struct.pack(">i", request.correlation_id), memoryview(big)[:reserved]], reserved)
+
+    async with listening(handle, _limits(reply_memory_bytes=4 * MIB), fake_clock) as server:
+        attackers = await _connect(server, 20)
+        for client in attackers:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(*(frame(number, api_key=ApiKey.FETCH, version=4) for number in range(40)))
+        await until(lambda: server.metric("headrace_kafka_memory_waiting", share="replies") > 0)
+        other = await server.connect()
+        for number in range(20):
+            await other.send(frame(number))
+            assert (await other.reply())[0] == number
+        assert _share(server, "replies") <= 4 * MIB
+        for client in (other, *attackers):
+            await client.close()

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,14 +19,16 @@ import pytest
 from headrace import __version__
 from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.cli.client.transport import client_config
+from headrace.cli.console import table_link
 from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer, refuse_open_network
+from headrace.cli.console.table_link import TableLink
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
-from headrace.storage.errors import UnavailableError
+from headrace.storage.errors import NotFoundError, UnavailableError
 from tests.agent.access.certificates import Authority
 from tests.cli.console.browser import PlainBrowser
 from tests.cli.console.conftest import serving
@@ -199,3 +202,45 @@ def test_after_its_time_a_page_asks_nothing_more() -> None:
         cluster.ask(ApiKey.METADATA, None)
     with pytest.raises(UnavailableError, match="no time is left"):
         cluster.__enter__()
+
+
+def test_a_page_of_another_site_gets_no_answers_but_may_lead_here(changing: ConsoleServer) -> None:
+    pages = PlainBrowser(changing.url)
+    image = {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    script = {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+    frame = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    link = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    for site in ("cross-site", "same-site"):
+        for path in ("/", "/topics", "/table?name=x", "/records?topic=t", "/static/console.css"):
+            for kind in (image, script, frame):
+                assert pages.ask(path, {"Sec-Fetch-Site": site} | kind).status == 403, (path, site, kind)
+        assert pages.ask("/topics", {"Sec-Fetch-Site": site} | link).status == 200
+    for site in ("same-origin", "none"):
+        assert pages.ask("/topics", {"Sec-Fetch-Site": site} | script).status == 200
+    assert pages.get("/topics").status == 200, "programs and old browsers do not say it"
+
+
+class _Found:
+    rows: typing.ClassVar = [{"table": "orders"}]
+
+
+def test_the_catalog_is_opened_for_tables_that_there_are() -> None:
+    asked: list[str] = []
+    link = TableLink(Settings(), SystemClock())
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TableLink, "tables", lambda self: _Found)
+
+            async def described(settings: Settings, name: str) -> dict[str, object]:
+                asked.append(name)
+                return {"table": name}
+
+            patch.setattr(table_link, "_described", described)
+            for number in range(50):
+                with pytest.raises(NotFoundError):
+                    link.describe(f"x{number}")
+            assert asked == []
+            assert link.describe("orders") == {"table": "orders"}
+            assert asked == ["orders"]
+    finally:
+        link.close()

@@ -12,6 +12,7 @@ import yaml
 
 from headrace.cli.client.acls import Acl
 from headrace.cli.described.diff import make_plan
+from headrace.cli.described.documents import FileError, read_documents
 from headrace.cli.described.reading import Description, read_description
 from headrace.cli.described.schema import json_schema
 from headrace.cli.described.state import ClusterState, ObjectKind, TopicState, UserState
@@ -223,3 +224,42 @@ def test_the_file_of_the_page_about_schemas_describes_what_a_registry_needs(tmp_
     found = _read(tmp_path, registry=text).state
     assert found.topics == {"_schemas": TopicState(1, None, {"cleanup.policy": "compact"})}
     assert {acl.principal for acl in found.acls} == {"User:registry"}
+
+
+def _aliases(levels: int) -> str:
+    lines = [f"- &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, levels + 1)]
+    return "topics:\n- &a0 [x]\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (_aliases(9), "aliases repeat more than 200000 values"),
+        (_aliases(60), "aliases repeat more than 200000 values"),
+        ("topics: &a\n- *a\n", "an alias contains itself"),
+        ("topics: &a {configs: *a}\n", "an alias contains itself"),
+        ("topics: " + "[" * 3_000 + "]" * 3_000, "is nested deeper than 50 parts"),
+        ("topics: " + "[" * 60 + "]" * 60, "is nested deeper than 50 parts"),
+    ],
+)
+def test_a_small_file_stays_small(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    errors: list[FileError] = []
+    documents = read_documents([str(file)], errors)
+    assert [why in str(error) for error in errors] == [True]
+    assert documents == []
+
+
+def test_aliases_of_ordinary_files_and_long_numbers_are_read(tmp_path: Path) -> None:
+    shared = "&c {retention.ms: 5, segment.ms: 6}"
+    topics = "".join(f"- {{name: t{number}, configs: {'*c' if number else shared}}}\n" for number in range(3_000))
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"topics:\n{topics}")
+    errors: list[FileError] = []
+    (document,) = read_documents([str(file)], errors)
+    assert (errors, len(document.value["topics"])) == ([], 3_000)
+    assert document.value["topics"][2_999]["configs"] == {"retention.ms": 5, "segment.ms": 6}
+    file.write_text("topics:\n- {name: t, partitions: " + "9" * 5_000 + "}\n")
+    (document,) = read_documents([str(file)], errors)
+    assert document.value["topics"][0]["partitions"] == "9" * 5_000

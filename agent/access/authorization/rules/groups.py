@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.access.authorization.ask import GatedRequest, split
+from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, each, group_of, itself, whole
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.protocol.request import Response
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
@@ -18,6 +20,8 @@ _DENIED = FAILED[_GROUP]
 _KEY_TYPES = (_GROUP, AclResource.TRANSACTIONAL_ID)
 """Types of keys by FindCoordinator's numbers."""
 _FIRST_FIND_OF_SEVERAL = 4
+_OPERATIONS_UNITS = 30
+"""What it costs to find all operations that a client may do with a group."""
 _ASSIGNMENTS = ("assignment", "target_assignment")
 """The assignment of a member; share groups have no target."""
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
@@ -46,8 +50,8 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
     if ask.access.allows(AclOperation.DESCRIBE, AclResource.CLUSTER):
         return ask.pass_on()
 
-    def seen(entity: Any) -> Any:
-        groups = tuple(one for one in entity.groups if ask.access.allows(AclOperation.DESCRIBE, _GROUP, one.group_id))
+    async def seen(entity: Any) -> Any:
+        groups = await ask.seen(_GROUP, entity.groups, lambda one: str(one.group_id), WorkSlices())
         return dataclasses.replace(entity, groups=groups)
 
     return ask.pass_on_changed(seen)
@@ -61,8 +65,9 @@ def _operations(ask: GatedRequest, group: Any) -> Any:
 
 
 def _describe(ask: GatedRequest) -> Awaitable[Response]:
-    def change(entity: Any) -> Any:
-        return dataclasses.replace(entity, groups=tuple(_operations(ask, group) for group in entity.groups))
+    async def change(entity: Any) -> Any:
+        groups = await WorkSlices().each(partial(_operations, ask), entity.groups, _OPERATIONS_UNITS)
+        return dataclasses.replace(entity, groups=groups)
 
     return split(
         ask,
@@ -77,13 +82,27 @@ def _describe(ask: GatedRequest) -> Awaitable[Response]:
 def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
     """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
 
-    def shown(group: Any) -> Any:
-        kinds = (getattr(member, kind, None) for member in group.members for kind in _ASSIGNMENTS)
-        names = {each.topic_name for assignment in kinds if assignment for each in assignment.topic_partitions}
-        if all(ask.allows(AclOperation.DESCRIBE, _TOPIC, name) for name in sorted(names)):
+    async def shown(group: Any, slices: WorkSlices) -> Any:
+        names = set[str]()
+        for member in group.members:
+            kinds = filter(None, (getattr(member, kind, None) for kind in _ASSIGNMENTS))
+            found = [each.topic_name for assignment in kinds for each in assignment.topic_partitions]
+            names.update(found)
+            await slices.did(ELEMENT_UNITS + len(found))
+        for name in await slices.in_order(list(names)):
+            if not ask.allows(AclOperation.DESCRIBE, _TOPIC, name):
+                break
+            await slices.did(TOPIC_UNITS)
+        else:
+            await slices.did(_OPERATIONS_UNITS)
             return _operations(ask, group)
+        await slices.did(DENIED_UNITS)
         refused = ask.refused("groups", group.group_id, FAILED[_TOPIC])
         return dataclasses.replace(refused, error_message=_HIDDEN_TOPICS)
+
+    async def change(entity: Any) -> Any:
+        slices = WorkSlices()
+        return dataclasses.replace(entity, groups=tuple([await shown(group, slices) for group in entity.groups]))
 
     return split(
         ask,
@@ -91,7 +110,7 @@ def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
         "groups",
         lambda group_id: ask.allows(AclOperation.DESCRIBE, _GROUP, group_id),
         lambda group_id: ask.refused("groups", group_id, _DENIED),
-        lambda entity: dataclasses.replace(entity, groups=tuple(map(shown, entity.groups))),
+        change,
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.access.authorization.ask import GatedRequest, split
+from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.refused_elements import refused_element
 from headrace.protocol.request import Response
@@ -77,7 +79,7 @@ def _fetch(ask: GatedRequest) -> Awaitable[Response]:
             return ask.refuse(FAILED[_GROUP])
         return mirrored("topics", "topics")(ask, FAILED[_GROUP])
     if ask.entity.topics is None:
-        return ask.pass_on_changed(lambda entity: _described(ask, entity))
+        return ask.pass_on_changed(lambda entity: _described(ask, entity, WorkSlices()))
     return split(
         ask,
         "topics",
@@ -104,62 +106,72 @@ def _of_share_group(operation: AclOperation) -> Callable[[GatedRequest], Awaitab
     return serve
 
 
-def _describe_share_offsets(ask: GatedRequest) -> Awaitable[Response]:
+async def _describe_share_offsets(ask: GatedRequest) -> Response:
     """Groups without DESCRIBE get the error; of the others, topics without it do, or are left out.
 
     The handler never sees a topic that the client may not describe: the order and the number of the partitions of its
     answer would say which of them exist.
     """
+    slices = WorkSlices()
     allowed, refused, denied = [], list[Any](), defaultdict[str, list[Any]](list)
     for group in ask.entity.groups:
+        await slices.did(TOPIC_UNITS)
         if not ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id):
             refused.append(dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()))
+            await slices.did(DENIED_UNITS)
             continue
         if group.topics is not None:
-            verdicts = [(topic, ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)) for topic in group.topics]
+            verdicts = await slices.each(
+                lambda topic: (topic, ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)),
+                group.topics,
+                DENIED_UNITS,
+            )
             denied[group.group_id] += [_refused_topic(ask, topic, _DENIED) for topic, good in verdicts if not good]
             group = dataclasses.replace(group, topics=tuple(topic for topic, good in verdicts if good))
         allowed.append(group)
 
-    def shown(group: Any) -> Any:
+    async def shown(group: Any) -> Any:
         if group.error_code:
             return group
-        seen = (topic for topic in group.topics if ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name))
+        seen = await ask.seen(_TOPIC, group.topics, lambda topic: str(topic.topic_name), slices)
         return dataclasses.replace(group, topics=(*seen, *denied.get(group.group_id, ())))
 
-    def change(entity: Any) -> Any:
-        return dataclasses.replace(entity, groups=(*map(shown, entity.groups), *refused))
+    async def change(entity: Any) -> Any:
+        return dataclasses.replace(entity, groups=(*[await shown(group) for group in entity.groups], *refused))
 
     if not allowed:
-        return ask.answer(groups=tuple(refused))
-    return ask.pass_on_changed(change, groups=tuple(allowed))
+        return await ask.answer(groups=tuple(refused))
+    return await ask.pass_on_changed(change, groups=tuple(allowed))
 
 
-def _described(ask: GatedRequest, answer: Any) -> Any:
+async def _described(ask: GatedRequest, answer: Any, slices: WorkSlices) -> Any:
     """All topics of a group (or of a response) without those that the client may not describe."""
-    topics = tuple(
-        topic
-        for topic in answer.topics
-        if (name := _name_of(ask, topic)) is not None and ask.access.allows(AclOperation.DESCRIBE, _TOPIC, name)
-    )
+    topics = await ask.seen(_TOPIC, answer.topics, partial(_name_of, ask), slices)
     return dataclasses.replace(answer, topics=topics)
 
 
-def _fetch_of_groups(ask: GatedRequest) -> Awaitable[Response]:
+async def _fetch_of_groups(ask: GatedRequest) -> Response:
     """Groups without DESCRIBE get the error; of the others, topics without it do."""
+    slices = WorkSlices()
     asked, refused, denied = [], list[Any](), dict[str, list[Any]]()
     for group in ask.entity.groups:
+        await slices.did(TOPIC_UNITS)
         if not ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id):
             refused.append(dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()))
+            await slices.did(DENIED_UNITS)
             continue
-        codes = [(topic, _code(ask, topic, AclOperation.DESCRIBE)) for topic in group.topics or ()]
+        codes = await slices.each(
+            lambda topic: (topic, _code(ask, topic, AclOperation.DESCRIBE)), group.topics or (), DENIED_UNITS
+        )
         good = tuple(topic for topic, code in codes if code is ErrorCode.none)
         denied[group.group_id] = [_refused_topic(ask, topic, code) for topic, code in codes if code]
         asked.append(group if group.topics is None else dataclasses.replace(group, topics=good))
     is_whole = {group.group_id for group in asked if group.topics is None}
 
-    def change(entity: Any) -> Any:
-        groups = [_described(ask, group) if group.group_id in is_whole else group for group in entity.groups]
+    async def change(entity: Any) -> Any:
+        groups = [
+            await _described(ask, group, slices) if group.group_id in is_whole else group for group in entity.groups
+        ]
         together = [
             group
             if group.error_code
@@ -169,10 +181,10 @@ def _fetch_of_groups(ask: GatedRequest) -> Awaitable[Response]:
         return dataclasses.replace(entity, groups=(*together, *refused))
 
     if not asked:
-        return ask.answer(groups=tuple(refused))
+        return await ask.answer(groups=tuple(refused))
     if not refused and not is_whole and not any(denied.values()):
-        return ask.pass_on()
-    return ask.pass_on_changed(change, groups=tuple(asked))
+        return await ask.pass_on()
+    return await ask.pass_on_changed(change, groups=tuple(asked))
 
 
 def _refused_topic(ask: GatedRequest, topic: Any, code: ErrorCode) -> Any:

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Response
 
 _NAME, _GROUP, _TOPIC, _CLUSTER = (
@@ -116,12 +117,8 @@ def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _list(ask: GatedRequest) -> Awaitable[Response]:
-    def seen(entity: Any) -> Any:
-        states = tuple(
-            each
-            for each in entity.transaction_states
-            if ask.access.allows(AclOperation.DESCRIBE, _NAME, each.transactional_id)
-        )
+    async def seen(entity: Any) -> Any:
+        states = await ask.seen(_NAME, entity.transaction_states, lambda one: str(one.transactional_id), WorkSlices())
         return dataclasses.replace(entity, transaction_states=states)
 
     return ask.pass_on_changed(seen)

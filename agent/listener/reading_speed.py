@@ -25,8 +25,8 @@ JUDGED_SECONDS = 1.0
 """Longest time between two looks that counts: nobody looks while nobody waits."""
 
 
-class ReplyPace:
-    """The pace of one connection. Times are of Clock.monotonic()."""
+class ReadingSpeed:
+    """The reading speed of one connection. Times are of Clock.monotonic()."""
 
     __slots__ = ("_judged_at", "_patience", "_taken_bytes", "most_bytes")
 
