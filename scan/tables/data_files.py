@@ -136,7 +136,7 @@ class _FileWriter(NamedTuple):
 
     @classmethod
     def of(cls, metadata: TableMetadata, storage: FileIO, rows: pa.Schema) -> _FileWriter:
-        """`rows`: the schema of the rows in Arrow, whose columns are found by their names."""
+        """`rows`: the schema of the rows in Arrow; its columns are found by their names."""
         schema = metadata.schema()
         have = pyarrow_to_schema(rows, name_mapping=schema.name_mapping, format_version=metadata.format_version)
         want = sanitize_column_names(schema)

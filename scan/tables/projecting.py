@@ -24,8 +24,8 @@ from headrace.scan.errors import TableError
 def projected(
     batch: pa.RecordBatch, have: Schema, want: Schema, target: pa.Schema, constants: Mapping[int, Any] | None = None
 ) -> pa.RecordBatch:
-    """Return the batch with the columns of `want`, which are `target` in Arrow. `have`: the schema of the batch, whose
-    columns have the same order. `constants`: by field id, the value of columns that the batch lacks. TableError if
+    """Return the batch with the columns of `want`, which are `target` in Arrow. `have`: the schema of the batch,
+    with columns in the same order. `constants`: by field id, the value of columns that the batch lacks. TableError if
     a required column is missing.
     """
     columns = _fields(batch.columns, have.fields, want.fields, list(target), len(batch), constants or {})

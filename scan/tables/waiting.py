@@ -4,7 +4,7 @@ Place: next to worker.py, which decides nothing by it.
 Invariant: reads only. The answer is a lower bound, and small for a table that gets commits although it is behind: it
 counts from the table's newest commit, or from the newest timestamp of the extent with the first record that the table
 lacks, whichever is later. So records with old timestamps do not make a table late before its next round. A timestamp
-that is later than the extent's file, whose id has the database's time, counts as that: timestamps of the future hide
+that is later than the extent's file counts as the file's time, which its id has: timestamps of the future hide
 no wait.
 """
 

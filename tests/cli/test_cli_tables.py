@@ -243,6 +243,9 @@ def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:
     assert run("tables", "delete-rows", "mine", "--key", "k0")["rows"] == 2
     assert run("tables", "delete-rows", "mine", "--where", "offset < 1", "--yes", "--expire-snapshots")["rows"] == 1
     assert run("tables", "show", "mine")["records"] == 9
+    assert "topic kept exists" in run("tables", "detach", "mine", status=1)
+    run("topics", "delete", "kept", "--yes")
+    assert run("tables", "detach", "mine", "--upkeep")["condition"] == "detached"
     run("tables", "drop", "mine", "--yes", "--purge")
     assert "does not exist" in run("tables", "show", "mine", status=1)
     assert "topic does not exist" in run("tables", "create", "nothing", status=1)

@@ -13,6 +13,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from headrace.scan.splits import Split
+from headrace.scan.tables import file_limit
 from headrace.scan.tables import worker as local_worker
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.looking import TableLook
@@ -51,6 +52,13 @@ async def test_driver_and_local_worker_append_each_record_once(
 ) -> None:
     await histories(world, tmp_path / "iceberg", seeds[::2], monkeypatch, is_valued=True)
     await histories(world, tmp_path / "iceberg", seeds[1::2], monkeypatch, is_valued=False)
+
+
+async def test_a_chunk_with_too_many_files_is_left_to_the_driver(
+    world: ScanWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_limit, "FILES_MAX", 1)
+    await histories(world, tmp_path / "iceberg", [3], monkeypatch, is_valued=False)
 
 
 async def test_columns_and_dead_letters_are_those_of_the_local_worker(world: ScanWorld, tmp_path: Path) -> None:

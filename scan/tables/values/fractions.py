@@ -3,13 +3,13 @@
     table: amount long      {"amount": 10}    -> amount 10
                             {"amount": 10.5}  -> amount_double 10.5, amount null
 
-JSON does not say which numbers are integers: a field whose first values have no fraction becomes a long, and Iceberg
-does not widen a long to a double. So the table gets one more column when the first fraction comes, and no record is
-refused. As all of an array is one column, `{"prices": [1, 2.5]}` is `prices_double`.
+JSON does not say which numbers are integers: if the first values of a field have no fraction, it becomes a long, and
+Iceberg does not widen a long to a double. So the table gets one more column when the first fraction comes, and no
+record is refused. As all of an array is one column, `{"prices": [1, 2.5]}` is `prices_double`.
 
 Place: between JSON without a schema (inferred.py) and the columns of the table, used by open.py. Pure.
 Invariant: each value is in one of the two columns, as it came; which of them depends on the value and on the table's
-columns alone, so each worker and each task of Spark decides alike.
+columns alone, so all workers and tasks of Spark decide the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX = "_double"
 
 
 class Moved(NamedTuple):
-    """A shape whose fractions have columns, and how its values get there; `moves` None: they stay where they are."""
+    """A shape with columns for its fractions, and how values get there; `moves` None: they stay where they are."""
 
     columns: pa.StructType
     moves: dict[str, Move] | None

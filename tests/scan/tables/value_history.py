@@ -50,7 +50,7 @@ WHOLE = {
 
 
 class ValueTable:
-    """One table, in a catalog of its own. `values`: as Definition has them; `is_keyed`: it has a row per key."""
+    """One table, in a separate catalog. `values`: as Definition has them; `is_keyed`: it has a row per key."""
 
     def __init__(self, folder: Path, *values: str, is_keyed: bool) -> None:
         self.is_keyed, self.next = is_keyed, 0
@@ -192,7 +192,7 @@ def rows_of_files(table: Table) -> list[dict[str, Any]]:
 
 
 def told(value: Any) -> Any:
-    """Return a row and its value alike: without members that are null, fractions under their own name."""
+    """Return a row or its value without members that are null, and with fractions under their first name."""
     if isinstance(value, list):
         return [told(each) for each in value]
     if not isinstance(value, dict):
