@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.scan import errors as scan_errors
 from headrace.scan.tables.apart.ending import EndedError
-from headrace.scan.tables.apart.messages import OpeningAnswer, OpeningFrame, Refused, OpeningRequest
+from headrace.scan.tables.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, Refused
 from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.open import Cut, OpenedChunk, Tolerance, ValueOpener, value_columns

@@ -96,11 +96,11 @@ class _Around(NamedTuple):
 
     named: Mapping[str, Any]
     inside: tuple[str, ...]
-    count: PartCount
+    counted: PartCount
 
 
 def _plan(schema: Any, around: _Around) -> ColumnPlan:
-    with around.count.part():
+    with around.counted.part():
         return _part(schema, around)
 
 

@@ -101,13 +101,13 @@ class _Around(NamedTuple):
 
     resolver: Any
     inside: tuple[int, ...]
-    count: PartCount
+    counted: PartCount
 
 
 def _plan(schema: Any, around: _Around) -> ColumnPlan:
     if id(schema) in around.inside or not isinstance(schema, dict):
         return ColumnPlan(c.STRING, _json_text)
-    with around.count.part():
+    with around.counted.part():
         return _part(schema, around._replace(inside=(*around.inside, id(schema))))
 
 

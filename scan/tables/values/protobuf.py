@@ -209,7 +209,7 @@ class _Around(NamedTuple):
 
     pool: DescriptorPool
     inside: tuple[str, ...]
-    count: PartCount
+    counted: PartCount
 
 
 def _message_plan(descriptor: Descriptor, around: _Around, *, is_top: bool = False) -> ColumnPlan:
@@ -244,7 +244,7 @@ def _field_plan(field: FieldDescriptor, around: _Around) -> ColumnPlan:
 
 def _one(field: FieldDescriptor, around: _Around) -> ColumnPlan:
     """The column of a single value of the field's type."""
-    with around.count.part():
+    with around.counted.part():
         if field.message_type is not None:
             return _message_plan(field.message_type, around)
     if field.enum_type is not None:
