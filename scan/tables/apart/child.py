@@ -53,7 +53,7 @@ class TimedWatch:
     def is_over(self, row: int) -> bool:
         if self._asked.rows_max is not None and row >= self._asked.rows_max:
             return True
-        return time.process_time() > self._ends
+        return time.process_time() >= self._ends
 
     def end(self) -> None:
         """The chunk is opened."""
