@@ -18,6 +18,7 @@ from pyiceberg.manifest import ManifestFile
 from headrace.scan.tables import worker as local_worker
 from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.spark.tables import merge_tasks, merging
+from headrace.spark.tables import tasks as append_tasks
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.test_table_history import bound_to_the_newest, lost_is_committed_again
 from tests.scan.thrown_away import ThrownAway
@@ -34,7 +35,7 @@ async def histories(
     for seed in seeds:
         tasks = LocalTasks(rng=random.Random(seed))
         history = KeyedHistory(world, folder, tasks, random.Random(seed), is_valued=is_valued)
-        patch.setattr(merge_tasks, "ValueFormats", lambda _, formats=history.tables.formats: formats)
+        patch.setattr(append_tasks, "ValueFormats", lambda *_, formats=history.tables.formats: formats)
         await history.tell()
 
 

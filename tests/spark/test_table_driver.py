@@ -42,7 +42,7 @@ async def histories(
     for seed in seeds:
         tables = InTurn(world, folder, LocalTasks(), random.Random(seed))
         history = AppendHistory(world, tables, random.Random(seed), is_valued=is_valued)
-        patch.setattr(tasks, "ValueFormats", lambda _, formats=tables.formats: formats)
+        patch.setattr(tasks, "ValueFormats", lambda *_, formats=tables.formats: formats)
         await history.tell()
 
 

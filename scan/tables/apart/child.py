@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.scan.tables.apart.ending import CONVERTING, IDLE, OUT_OF_MEMORY, PROGRESS
-from headrace.scan.tables.apart.messages import Answer, Frame, Request, receive, send
+from headrace.scan.tables.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, receive, send
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 from headrace.storage.errors import HeadraceError
@@ -35,10 +35,10 @@ NICE = 5
 _NOTHING = pa.table({})
 
 
-class Watch:
+class TimedWatch:
     """Implements RecordWatch with the timer of the kernel."""
 
-    def __init__(self, progress: mmap.mmap, asked: Request) -> None:
+    def __init__(self, progress: mmap.mmap, asked: OpeningRequest) -> None:
         self._progress, self._asked = progress, asked
         self._refused = {(each.partition, each.offset): each.reason for each in asked.refused}
         self._ends = time.process_time() + asked.chunk_seconds
@@ -53,7 +53,7 @@ class Watch:
     def is_over(self, row: int) -> bool:
         if self._asked.rows_max is not None and row >= self._asked.rows_max:
             return True
-        return time.process_time() > self._ends
+        return time.process_time() >= self._ends
 
     def end(self) -> None:
         """The chunk is opened."""
@@ -75,28 +75,30 @@ def main(argv: list[str]) -> int:
             frame = receive(peer)
         except (EOFError, OSError):
             return 0
-        asked = msgspec.msgpack.decode(frame.message, type=Request)
-        watch = Watch(progress, asked)
+        asked = msgspec.msgpack.decode(frame.message, type=OpeningRequest)
+        watch = TimedWatch(progress, asked)
         try:
             opened_by = formats.setdefault(asked.registry_url, ValueFormats(asked.registry_url))
             answer, schema, rows = _answer(asked, frame, opened_by, watch)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except HeadraceError as error:
-            answer, schema, rows = Answer(error=type(error).__name__, text=str(error)), pa.schema([]), _NOTHING
+            answer, schema, rows = OpeningAnswer(error=type(error).__name__, text=str(error)), pa.schema([]), _NOTHING
         watch.end()
         send(peer, answer, schema, rows)
 
 
-def _answer(asked: Request, frame: Frame, formats: ValueFormats, watch: Watch) -> tuple[Answer, pa.Schema, pa.Table]:
+def _answer(
+    asked: OpeningRequest, frame: OpeningFrame, formats: ValueFormats, watch: TimedWatch
+) -> tuple[OpeningAnswer, pa.Schema, pa.Table]:
     form = formats.opened(asked.value_format, asked.value_schema)
     opener = ChunkOpener(form, frame.schema, Tolerance(asked.tolerance), watch, asked.batch_rows)
     if asked.wants_reasons:
-        return Answer(reasons=tuple(opener.reasons(frame.rows))), pa.schema([]), _NOTHING
+        return OpeningAnswer(reasons=tuple(opener.reasons(frame.rows))), pa.schema([]), _NOTHING
     opened = opener.open(frame.rows)
     dead = tuple((each.partition, each.start, each.end) for each in opened.dead)
     cuts = tuple((partition, cut.offset, cut.reason) for partition, cut in opened.cuts.items())
-    return Answer(dead, cuts), pa.schema(list(opened.columns)), opened.rows
+    return OpeningAnswer(dead, cuts), pa.schema(list(opened.columns)), opened.rows
 
 
 def _be_killed_first() -> None:

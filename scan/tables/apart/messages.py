@@ -1,8 +1,8 @@
 """What the worker and the process that opens values say to each other.
 
     frame   three lengths of 8 bytes, then: a message (MessagePack), an Arrow schema, an Arrow stream of rows
-    worker  -> Request, the table's columns, raw rows
-    process -> Answer, the columns that the values ask for, rows
+    worker  -> OpeningRequest, the table's columns, raw rows
+    process -> OpeningAnswer, the columns that the values ask for, rows
 
 Place: between process.py in the worker and child.py.
 Invariant: the worker only decodes data: nothing that a client's value makes of the process can run code in the worker.
@@ -30,7 +30,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Request(msgspec.Struct, frozen=True):
+class OpeningRequest(msgspec.Struct, frozen=True):
     """Open the rows, or say why they do not fit."""
 
     value_format: str
@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True):
     """As ChunkOpener."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class OpeningAnswer(msgspec.Struct, frozen=True):
     """What became of the rows. `dead`: partition, start, end; `cuts`: partition, offset, reason."""
 
     dead: tuple[tuple[int, int, int], ...] = ()
@@ -60,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Frame(NamedTuple):
+class OpeningFrame(NamedTuple):
     """A message with its columns and rows."""
 
     message: bytes
@@ -86,14 +86,14 @@ class Readable(Protocol):
         """Read some bytes; 0: the other side has ended."""
 
 
-def receive(peer: Readable) -> Frame:
+def receive(peer: Readable) -> OpeningFrame:
     """Return the next frame. EOFError, OSError: the other side has ended."""
     lengths = _LENGTHS.unpack(_exactly(peer, _LENGTHS.size))
     if sum(lengths) > FRAME_BYTES_MAX:
         raise EOFError(f"a frame of {sum(lengths)} bytes")
     message, schema, rows = (_exactly(peer, length) for length in lengths)
     table = pa.ipc.open_stream(pa.py_buffer(rows)).read_all()
-    return Frame(bytes(message), pa.ipc.read_schema(pa.py_buffer(schema)), table)
+    return OpeningFrame(bytes(message), pa.ipc.read_schema(pa.py_buffer(schema)), table)
 
 
 def _exactly(peer: Readable, size: int) -> bytearray:

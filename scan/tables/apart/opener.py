@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.scan import errors as scan_errors
 from headrace.scan.tables.apart.ending import EndedError
-from headrace.scan.tables.apart.messages import Answer, Frame, Refused, Request
+from headrace.scan.tables.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, Refused
 from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.open import Cut, OpenedChunk, Tolerance, ValueOpener, value_columns
@@ -71,7 +71,7 @@ class ApartOpener:
     def tolerant(self) -> ValueOpener:
         return replace(self, definition=replace(self.definition, tolerance=Tolerance.ALL.value))
 
-    def _ask(self, raw: pa.Table, *, wants_reasons: bool) -> tuple[Answer, Frame]:
+    def _ask(self, raw: pa.Table, *, wants_reasons: bool) -> tuple[OpeningAnswer, OpeningFrame]:
         """Errors as ChunkOpener."""
         ends = self.monotonic() + self.budget.chunk
         request = self._request(wants_reasons=wants_reasons)
@@ -87,9 +87,9 @@ class ApartOpener:
                 raise _error_of(answer)
             return answer, frame
 
-    def _request(self, *, wants_reasons: bool) -> Request:
+    def _request(self, *, wants_reasons: bool) -> OpeningRequest:
         definition = self.definition
-        return Request(
+        return OpeningRequest(
             *(definition.value_format, definition.value_schema, self.registry_url, definition.tolerance),
             *(self.budget.record, self.budget.chunk),
             wants_reasons=wants_reasons,
@@ -100,7 +100,7 @@ class ApartOpener:
         """What names the topic, and how its values are opened."""
         return f"{self.definition.topic_id} {self.definition.value_format} {hash(self.definition.value_schema)}"
 
-    def _after(self, ended: EndedError, raw: pa.Table, request: Request, *, is_over: bool) -> Request:
+    def _after(self, ended: EndedError, raw: pa.Table, request: OpeningRequest, *, is_over: bool) -> OpeningRequest:
         """Return what to ask next."""
         if ended.row < 0:
             if request.batch_rows == 1:
@@ -113,7 +113,7 @@ class ApartOpener:
         return msgspec.structs.replace(request, rows_max=ended.row + 1) if is_over else request
 
 
-def _error_of(answer: Answer) -> HeadraceError:
+def _error_of(answer: OpeningAnswer) -> HeadraceError:
     """The error that the process had. Only Headrace's come as an answer."""
     kind: Any = getattr(scan_errors, answer.error, None) or getattr(storage_errors, answer.error, UnavailableError)
     found: HeadraceError = kind(answer.text)

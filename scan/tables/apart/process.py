@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.scan.tables.apart.ending import IDLE, OUT_OF_MEMORY, PROGRESS, EndedError
-from headrace.scan.tables.apart.messages import Answer, Frame, Request, receive, send
+from headrace.scan.tables.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, receive, send
 from headrace.storage.errors import UnavailableError
 
 SIZE = 2
@@ -43,9 +43,10 @@ Place = tuple[str, int, int]
 
 
 class OpeningProcess:
-    """One process."""
+    """One process. `monotonic`: seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._peer, other = socket.socketpair()
         self._peer.settimeout(_POLL_SECONDS)
         with tempfile.TemporaryFile() as file, other:
@@ -61,9 +62,9 @@ class OpeningProcess:
         self._since = 0.0
         self._row: int | None = None
 
-    def ask(self, request: Request, schema: pa.Schema, rows: pa.Table) -> Frame:
+    def ask(self, request: OpeningRequest, schema: pa.Schema, rows: pa.Table) -> OpeningFrame:
         """EndedError instead of an answer."""
-        self._since, self._row = time.monotonic(), None
+        self._since, self._row = self._monotonic(), None
         try:
             self._peer.settimeout(STALL_SECONDS)
             send(self._peer, request, schema, rows)
@@ -74,7 +75,7 @@ class OpeningProcess:
 
     def _require_progress(self) -> None:
         """End a process that has not opened a further row for long."""
-        row, now = self._open_row(), time.monotonic()
+        row, now = self._open_row(), self._monotonic()
         if row != self._row:
             self._row, self._since = row, now
         elif now - self._since > STALL_SECONDS:
@@ -133,7 +134,7 @@ class OpeningPool:
         self.ended = 0
         """Processes that ended at a record."""
 
-    def ask(self, request: Request, schema: pa.Schema, rows: pa.Table) -> tuple[Answer, Frame]:
+    def ask(self, request: OpeningRequest, schema: pa.Schema, rows: pa.Table) -> tuple[OpeningAnswer, OpeningFrame]:
         """EndedError; UnavailableError: the pool is closed."""
         with self._free:
             process = self._taken()
@@ -149,7 +150,7 @@ class OpeningPool:
             with self._lock:
                 self._busy.discard(process)
                 self._idle.append(process)
-            return msgspec.msgpack.decode(frame.message, type=Answer), frame
+            return msgspec.msgpack.decode(frame.message, type=OpeningAnswer), frame
 
     def _taken(self) -> OpeningProcess:
         self._require_open()

@@ -34,7 +34,7 @@ from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values.avro_bounds import BoundedReads
 from headrace.scan.tables.values.columns import ColumnPlan, Convert, ValueShape
-from headrace.scan.tables.values.limits import FIXED_BYTES_MAX, Expansion, parsed_schema, require_decimal
+from headrace.scan.tables.values.limits import FIXED_BYTES_MAX, PartCount, parsed_schema, require_decimal
 
 _PRIMITIVES = {
     "boolean": c.BOOLEAN, "int": c.INT, "long": c.LONG, "float": c.FLOAT, "double": c.DOUBLE, "bytes": c.BINARY,
@@ -58,10 +58,10 @@ class AvroSchema:
     def __init__(self, name: str, text: str, named: dict[str, Any] | None = None) -> None:
         """`named`: the types of schemas that this one refers to."""
         self._named = {} if named is None else named
-        expansion = Expansion()
+        count = PartCount()
         try:
             self._schema = fastavro.parse_schema(parsed_schema(text), named_schemas=self._named)
-            self._plan = c.top(_plan(self._schema, _Around(self._named, (), expansion)))
+            self._plan = c.top(_plan(self._schema, _Around(self._named, (), count)))
             self._bounds = BoundedReads.of(self._schema, self._named)
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
@@ -70,7 +70,7 @@ class AvroSchema:
         except Exception as error:  # of any kind: the text is a client's, and libraries take it apart
             raise SchemaError(f"{name}: not an Avro schema: {type(error).__name__}: {error}") from error
         assert self._plan.type is not None
-        self.shape, self.parts = ValueShape(name, self._plan.type), expansion.parts
+        self.shape, self.parts = ValueShape(name, self._plan.type), count.parts
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for bytes that the schema does not describe."""
@@ -96,11 +96,11 @@ class _Around(NamedTuple):
 
     named: Mapping[str, Any]
     inside: tuple[str, ...]
-    expansion: Expansion
+    counted: PartCount
 
 
 def _plan(schema: Any, around: _Around) -> ColumnPlan:
-    with around.expansion.part():
+    with around.counted.part():
         return _part(schema, around)
 
 

@@ -34,7 +34,7 @@ from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values.columns import ColumnPlan, ValueShape
 from headrace.scan.tables.values.inferred import parse_json
-from headrace.scan.tables.values.limits import Expansion, parsed_schema
+from headrace.scan.tables.values.limits import PartCount, parsed_schema
 from headrace.scan.tables.values.patterns import PATTERNS, allow_steps, limited
 
 _NULL = {"type": "null"}
@@ -45,7 +45,7 @@ class JsonSchema:
 
     def __init__(self, name: str, text: str, resources: Mapping[str, str] | None = None) -> None:
         """`resources`: the schemas that this one refers to, by the name that the registry has for each."""
-        expansion = Expansion()
+        count = PartCount()
         try:
             schema = parsed_schema(text)
             kind = limited(validator_for(schema, default=Draft202012Validator))
@@ -59,7 +59,7 @@ class JsonSchema:
             }
             registry: Registry[Any] = Registry().with_resources(_named(root, others).items())
             self._validator = kind(schema, registry=registry)
-            self._plan = c.top(_plan(schema, _Around(registry.resolver_with_root(root), (), expansion)))
+            self._plan = c.top(_plan(schema, _Around(registry.resolver_with_root(root), (), count)))
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
         except MemoryError:
@@ -69,7 +69,7 @@ class JsonSchema:
         except Exception as error:  # of any kind: the text is a client's, and libraries take it apart
             raise SchemaError(f"{name}: not a JSON Schema: {type(error).__name__}: {error}") from error
         assert self._plan.type is not None
-        self.shape, self.parts = ValueShape(name, self._plan.type), expansion.parts
+        self.shape, self.parts = ValueShape(name, self._plan.type), count.parts
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for what the schema does not accept."""
@@ -101,13 +101,13 @@ class _Around(NamedTuple):
 
     resolver: Any
     inside: tuple[int, ...]
-    expansion: Expansion
+    counted: PartCount
 
 
 def _plan(schema: Any, around: _Around) -> ColumnPlan:
     if id(schema) in around.inside or not isinstance(schema, dict):
         return ColumnPlan(c.STRING, _json_text)
-    with around.expansion.part():
+    with around.counted.part():
         return _part(schema, around._replace(inside=(*around.inside, id(schema))))
 
 

@@ -36,7 +36,7 @@ REFERENCES_MAX = 100
 """Schemas to which one refers, also indirectly."""
 
 
-class Expansion:
+class PartCount:
     """Counts the parts of a schema while its references are expanded: a few of them can double it thirty times."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values.columns import ColumnPlan, Convert, ValueShape
-from headrace.scan.tables.values.limits import Expansion, require_small
+from headrace.scan.tables.values.limits import PartCount, require_small
 
 _F = FieldDescriptor
 _UNSIGNED = pa.decimal128(20, 0)
@@ -127,12 +127,12 @@ class ProtobufSchema:
         """
         indexes, at = message_indexes(value)
         if (found := self._messages.get(indexes)) is None:
-            message, expansion = self._message(indexes), Expansion()
+            message, count = self._message(indexes), PartCount()
             try:
-                found = ProtobufMessage(self._name, message, self._pool, expansion)
+                found = ProtobufMessage(self._name, message, self._pool, count)
             except SchemaError as error:
                 found = error
-            self.parts += expansion.parts
+            self.parts += count.parts
             self._messages[indexes] = found
         if isinstance(found, Exception):
             raise found
@@ -153,10 +153,10 @@ class ProtobufSchema:
 class ProtobufMessage:
     """One message type. SchemaError if it asks for columns that no table has."""
 
-    def __init__(self, name: str, descriptor: Descriptor, pool: DescriptorPool, expansion: Expansion) -> None:
+    def __init__(self, name: str, descriptor: Descriptor, pool: DescriptorPool, count: PartCount) -> None:
         self._kind = GetMessageClass(descriptor)
         try:
-            self._plan = c.top(_message_plan(descriptor, _Around(pool, (), expansion), is_top=True))
+            self._plan = c.top(_message_plan(descriptor, _Around(pool, (), count), is_top=True))
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
         assert self._plan.type is not None
@@ -209,7 +209,7 @@ class _Around(NamedTuple):
 
     pool: DescriptorPool
     inside: tuple[str, ...]
-    expansion: Expansion
+    counted: PartCount
 
 
 def _message_plan(descriptor: Descriptor, around: _Around, *, is_top: bool = False) -> ColumnPlan:
@@ -244,7 +244,7 @@ def _field_plan(field: FieldDescriptor, around: _Around) -> ColumnPlan:
 
 def _one(field: FieldDescriptor, around: _Around) -> ColumnPlan:
     """The column of a single value of the field's type."""
-    with around.expansion.part():
+    with around.counted.part():
         if field.message_type is not None:
             return _message_plan(field.message_type, around)
     if field.enum_type is not None:
