@@ -23,8 +23,8 @@ SHARE_ISOLATION = "share.isolation.level"
 SHARE_RENEW = "share.renew.acknowledge.enable"
 BY_DURATION = "by_duration:"
 _DURATION = re.compile(
-    r"P(?=.)(?:(?P<days>\d{1,6})D)?(?:T(?=.)(?:(?P<hours>\d{1,6})H)?(?:(?P<minutes>\d{1,8})M)?"
-    r"(?:(?P<seconds>\d{1,10})(?:\.(?P<fraction>\d{1,9}))?S)?)?",
+    r"\+?P(?=.)(?:(?P<days>\+?\d{1,6})D)?(?:T(?=.)(?:(?P<hours>\+?\d{1,6})H)?(?:(?P<minutes>\+?\d{1,8})M)?"
+    r"(?:(?P<seconds>\+?\d{1,10})(?:\.(?P<fraction>\d{1,9}))?S)?)?",
     re.ASCII | re.IGNORECASE,
 )
 

@@ -84,7 +84,7 @@ class ShareHandlers:
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
         schema, entity = decode(request)
-        if refusal := self._refusal(entity, schema.version):
+        if refusal := self._refusal(entity, schema.version) or _why_no_renewal(entity):
             return _refused(request, schema, *refusal)
         acks = _acks(entity, "topics")
         asked = [
@@ -296,6 +296,14 @@ def _key(entity: Any) -> tuple[str, str]:
 
 def _with(turn: ShareTurn, partitions: list[PartitionAsk], *, closes: bool) -> ShareTurn:
     return msgspec.structs.replace(turn, partitions=partitions, closes=closes)
+
+
+def _why_no_renewal(entity: Any) -> tuple[ErrorCode, str] | None:
+    """Return why a fetch that renews is refused: it reads nothing, and has to say so."""
+    limits = (entity.max_records, entity.max_bytes, entity.min_bytes, entity.max_wait)
+    if getattr(entity, "is_renew_ack", False) and any(limits):
+        return ErrorCode.invalid_request, "a fetch that renews must have 0 as MaxRecords, MaxBytes, MinBytes, MaxWaitMs"
+    return None
 
 
 def _may_renew(request: Request) -> bool:

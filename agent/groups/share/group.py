@@ -5,7 +5,8 @@ acquisitions by owner.py, which stores `partitions`.
     group epoch    rises when members, subscriptions or topics change
     member epoch   the group epoch that the member's assignment was made for
 Invariant: epochs never go back; a member learns only what is stored; every token gets one answer. A heartbeat that
-changes nothing stores nothing. What a member had acquired is free once it has left or was given up.
+changes nothing stores nothing. What a member had acquired is free once it was given up; one that leaves may still
+acknowledge, until its session or its connection ends.
 If the process crashes, the next coordinator restores the members; records that were acquired are available to it.
 Source: KIP-932, Kafka's GroupMetadataManager.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -155,9 +157,12 @@ class ShareGroup:
 
     def tick(self, now: float) -> list[GroupEffect]:
         """Give up late members, and release what was acquired for too long."""
-        for member_id in [member_id for member_id, at in self._sessions.items() if at <= now]:
+        late = [member_id for member_id, at in self._sessions.items() if at <= now]
+        for member_id in late:
             self._remove(member_id)
         attempts = self.configs().limits.attempts
+        for member_id in late:
+            self._free(partial(_release, member_id, attempts))
         self._free(lambda partition: partition.expire(now, attempts))
         return self._drain()
 
@@ -292,13 +297,11 @@ class ShareGroup:
         return ShareHeartbeatAnswer(ErrorCode.none, request.member_id, LEAVE_EPOCH)
 
     def _remove(self, member_id: str) -> None:
-        """It left or was given up; what it had acquired is free at once."""
+        """It left or was given up."""
         del self.members[member_id]
         self._sessions.pop(member_id, None)
         self._raise_epoch()
         self._outbox.changed()
-        attempts = self.configs().limits.attempts
-        self._free(lambda partition: partition.release(member_id, attempts))
 
     def _free(self, release: Callable[[SharePartition], bool]) -> None:
         """Do it in every partition, and say so if records became available."""
@@ -313,6 +316,10 @@ class ShareGroup:
         if self._outbox.has_news and not self.is_dead:
             self.state_name = self._state()
         return self._outbox.drain()
+
+
+def _release(member_id: str, attempts: int, partition: SharePartition) -> bool:
+    return partition.release(member_id, attempts)
 
 
 def _has(image: MetadataImage, key: int) -> bool:

@@ -78,7 +78,8 @@ class GroupPartitions:
         return not self._revision
 
     async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
-        """Load or begin what no member has read yet. Return why some cannot be used.
+        """Load or begin what no member has read yet. Return why some cannot be used. What no member subscribes does not
+        begin, so that a client that has left does not bring back what was deleted.
 
         HeadraceError if it is not known.
         """
@@ -87,7 +88,9 @@ class GroupPartitions:
         await self.load()
         async with self._loading:
             missing = [key for key in keys if not self._is_begun(key)]
-            return await self._begin(missing, logs) if missing and not self.is_over else {}
+            codes = self._gone(missing)
+            wanted = [key for key in missing if key not in codes and self._is_subscribed(key)]
+            return codes | (await self._begin(wanted, logs) if wanted and not self.is_over else {})
 
     async def set_starts(self, starts: Mapping[int, int]) -> ErrorCode:
         """Begin at these offsets, if the group has no member. Return once that is stored, or why it is not."""
@@ -206,6 +209,17 @@ class GroupPartitions:
         """Return whether a member has read the partition's topic since it is there, so that it has its start."""
         partition = self.group.partitions.get(key)
         return partition is not None and not partition.is_set_by_hand
+
+    def _is_subscribed(self, key: int) -> bool:
+        """Return whether a member of the group subscribes the partition's topic."""
+        topic = self._cluster.image.topics_by_number.get(split_partition_key(key)[0])
+        return topic is not None and topic.name in self.group.subscribed_topics()
+
+    def _gone(self, keys: Iterable[int]) -> dict[int, ErrorCode]:
+        """Return the code of those that the group has not begun, and whose topic is gone."""
+        topics, partitions = self._cluster.image.topics_by_number, self.group.partitions
+        gone = [key for key in keys if key not in partitions and split_partition_key(key)[0] not in topics]
+        return dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
 
     def _note_read(self, keys: Iterable[int]) -> None:
         """A member reads the topic of these partitions: one that it gets from now on was added later."""

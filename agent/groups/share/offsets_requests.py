@@ -1,14 +1,15 @@
 """DescribeShareGroupOffsets (key 90, versions 0-1), AlterShareGroupOffsets (91, 0), DeleteShareGroupOffsets (92, 0).
 
 Place: request fields to share_offsets.py and back.
-Invariant: a group of another kind, or none at all, is GROUP_ID_NOT_FOUND. While share.version is 0 nothing is asked.
+Invariant: a group of another kind, or none at all, has no offsets, and is not changed: GROUP_ID_NOT_FOUND. While
+share.version is 0 nothing is asked.
 Source: Kafka's message schemas, KIP-932, KIP-1226.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -198,17 +199,25 @@ class DeleteShareGroupOffsets(_ByTopic):
             for index in found.indexes
             if (key := found.key(index)) is not None
         ]
-        code = self._refusal(entity.group_id)
-        if code is ErrorCode.none:
-            code = await self._offsets.delete(entity.group_id, keys)
-        if code is not ErrorCode.none:
-            return reply(request, schema.response(error_code=code, error_message=None, responses=()))
+        begun: Collection[int] | ErrorCode = self._refusal(entity.group_id)
+        if begun is ErrorCode.none:
+            begun = await self._offsets.delete(entity.group_id, keys)
+        if isinstance(begun, ErrorCode):
+            return reply(request, schema.response(error_code=begun, error_message=None, responses=()))
+        numbers = {split_partition_key(key)[0] for key in begun}
+
+        def code(found: TopicImage | None) -> ErrorCode:
+            if found is None:
+                return topics.missing
+            is_begun = found.topic_number in numbers
+            return ErrorCode.none if is_begun else ErrorCode.unknown_topic_or_partition
+
         responses = tuple(
             schema.make(
                 "DeleteShareGroupOffsetsResponseTopic",
                 topic_name=topic.topic_name,
                 topic_id=None if (found := topics.found.get(topic.topic_name)) is None else found.topic_id,
-                error_code=ErrorCode.none if found is not None else topics.missing,
+                error_code=code(found),
                 error_message=None,
             )
             for topic in entity.topics

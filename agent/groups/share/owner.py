@@ -109,8 +109,6 @@ class ShareOwner:
             return TurnAnswer(error_code(error))
         if owned.is_over:
             return TurnAnswer(NOT_OWNER)
-        gone = [key for key in keys if key not in owned.group.partitions]
-        codes = dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition) | codes
         self._give_back(owned, turn, client)
         ack_codes = await self._acknowledge(owned, turn)
         if turn.closes:

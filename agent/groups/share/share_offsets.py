@@ -51,8 +51,12 @@ class ShareOffsets:
         self._api, self._administration, self._owner, self._create = api, administration, owner, create
 
     async def describe(self, group_id: str) -> dict[int, ShareOffset] | ErrorCode:
-        """Partition key -> what the group has done there, of all that it has begun."""
+        """Partition key -> what the group has done there, of all that it has begun: nothing if there is no such share
+        group, as in Kafka.
+        """
         owned = await self._loaded(group_id)
+        if owned is ErrorCode.group_id_not_found:
+            return {}
         if isinstance(owned, ErrorCode):
             return owned
         partitions = dict(owned.group.partitions)
@@ -95,9 +99,10 @@ class ShareOffsets:
         ends = await self._owner.logs.high_watermarks(starts)
         return {key: min(start, ends.get(key, start)) for key, start in starts.items()}
 
-    async def delete(self, group_id: str, keys: Collection[int]) -> ErrorCode:
-        """Forget what the group has done in these partitions. A write that is under way would bring it back, and one
-        with an unknown outcome may arrive later: the deletion is the first write of a claim.
+    async def delete(self, group_id: str, keys: Collection[int]) -> Collection[int] | ErrorCode:
+        """Forget what the group has done in these partitions; return those in which it had begun. A write that is under
+        way would bring it back, and one with an unknown outcome may arrive later: the deletion is the first write of a
+        claim.
         """
         for _ in range(CLAIMS):
             owned = await self._loaded(group_id)
@@ -110,8 +115,9 @@ class ShareOffsets:
             self._owner.drop(owned)
         return ErrorCode.coordinator_load_in_progress
 
-    async def _delete(self, owned: GroupPartitions, keys: Collection[int]) -> ErrorCode:
+    async def _delete(self, owned: GroupPartitions, keys: Collection[int]) -> Collection[int] | ErrorCode:
         group_id = owned.group.group_id
+        begun = [key for key in keys if key in owned.group.partitions]
         try:
             await self._api.delete_offsets(group_id, owned.held.epoch, sorted(keys))
             self._owner.forget(owned, keys)
@@ -120,7 +126,7 @@ class ShareOffsets:
             return ErrorCode(coordinator_error(error))
         finally:
             self._owner.drop(owned)  # it is read again, with or without them
-        return ErrorCode.none
+        return begun
 
     async def _loaded(self, group_id: str, *, create: bool = False) -> GroupPartitions | ErrorCode:
         held = await self._administration.existing(group_id)

@@ -99,12 +99,10 @@ class Sharing:
             for index, acks in (partitions or {}).items()
         )
         fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "max_records": 5, "share_acquire_mode": 1}
-        fields |= {"is_renew_ack": False, "forgotten_topics_data": (), **more}
+        fields |= {"is_renew_ack": False, "forgotten_topics_data": (), "max_wait": self.max_wait, "min_bytes": 1}
+        fields |= {"max_bytes": 100, **more}
         entity = types.ShareFetchRequest(
             share_session_epoch=epoch,
-            max_wait=self.max_wait,
-            min_bytes=1,
-            max_bytes=100,
             batch_size=5,
             topics=(types.FetchTopic(topic_id=topic_id, partitions=parts),) if parts else (),
             **fields,
@@ -214,7 +212,11 @@ async def test_what_no_client_sends_is_refused_for_its_partition(acks: list[tupl
 async def test_a_renewal_asks_for_no_records() -> None:
     sharing = Sharing()
     await sharing.fetch(0, {0: ()})
-    parts = _parts(await sharing.fetch(1, {0: [(0, 0, (4,))]}, is_renew_ack=True))
+    nothing = {"max_records": 0, "max_bytes": 0, "min_bytes": 0, "max_wait": timedelta(0)}
+    for limit in ({"max_records": 1}, {"max_bytes": 1}, {"min_bytes": 1}, {"max_wait": timedelta(seconds=1)}):
+        refused = await sharing.fetch(1, {0: [(0, 0, (4,))]}, is_renew_ack=True, **nothing | limit)
+        assert refused.error_code == ErrorCode.invalid_request
+    parts = _parts(await sharing.fetch(1, {0: [(0, 0, (4,))]}, is_renew_ack=True, **nothing))
     assert (parts[0].acknowledge_error_code, parts[0].acquired_records) == (0, ())
     assert sharing.turns[-1].max_records == 0
 

@@ -284,6 +284,7 @@ async def test_other_turns_run_between_the_partitions_of_a_large_acknowledgement
     head = world.home.cluster.image.offset
     assert await world.cluster_api.create_topics(head, [NewTopic("u", uuid.UUID(int=10), count, {})])
     await world.catch_up()
+    await world.clock.run(_beat(world.home, 0, names=("t", "u")))
     owning.logs.end = 2000
     number, others = world.home.cluster.image.topics_by_name["u"].topic_number, [0]
     for index in range(count):

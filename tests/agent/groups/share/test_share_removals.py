@@ -47,6 +47,15 @@ async def test_a_partition_that_comes_again_is_stored_from_its_first_change(owni
     assert (await owning.turn("n"))[2] == [(14, 17, 1)], "the next owner knows what was answered"
 
 
+async def test_a_member_that_left_may_still_acknowledge_until_its_session_ends(owning: Owning) -> None:  # noqa: F811
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
+    await owning.world.clock.run(_beat(owning.world.home, -1))
+    assert await owning.turn("m", (0, 1, 1), wants=False) == (0, 0, [])
+    assert (await owning.turn("n", max_records=2))[2] == [(4, 5, 1)], "the others are not free yet"
+    await owning.world.clock.run(owning.owner.turn(ShareTurn("g", "m", closes=True), owning.client))
+    assert (await owning.turn("n", max_records=2))[2] == [(2, 3, 2)]
+
+
 async def test_a_session_without_any_partition_frees_what_it_had(owning: Owning) -> None:  # noqa: F811
     """Its client has lost READ meanwhile, so no partition is named."""
     closing = ShareTurn("g", "m", closes=True)
@@ -78,12 +87,16 @@ async def deletion_run(owning: Owning) -> None:  # noqa: F811
     other = asyncio.create_task(owning.turn("n", (4, 7, 1), wants=False))
     await world.clock.settle()
     deletion.set()
-    assert await world.clock.run(deleting) is ErrorCode.none
+    assert await world.clock.run(deleting) == [owning.key]
     late_write.set()
     codes = [(await world.clock.run(each))[1] for each in (acknowledging, other)]
     if groups.shares["g"] or ErrorCode.none in codes:
         raise Violation(f"stored again: {dict(groups.shares['g'])} answered: {codes}")
     assert codes == [NOT_OWNER, NOT_OWNER]
+    assert await owning.turn("n") == (0, 0, []), "a client that has left begins nothing"
+    assert not groups.shares["g"]
+    assert await world.clock.run(offsets.delete("g", [owning.key])) == []
+    await world.clock.run(_beat(world.home, 0))
     assert (await owning.turn("n"))[2] == [(0, 3, 1)], "the group begins again"
 
 
