@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,13 +11,21 @@ import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
+from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.compat.kafka_server import kafka_server
 from tests.compat.share_scenarios import SCENARIOS, rows
-from tests.compat.share_scenarios.differences import DOCUMENTED
+from tests.compat.share_scenarios.differences import DOCUMENTED, DOCUMENTED_OF_CONSUMERS
 from tests.compat.share_scenarios.server import Server
 from tests.forked_cluster import ForkedCluster
+from tests.java_program import java_command
 
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "COMPATIBILITY.md"
+PROGRAM = Path(__file__).with_name("ShareConsumerScenarios.java")
+PARTS = [
+    PROGRAM.with_name(f"Share{part}.java")
+    for part in ("World", "PollScenarios", "AcknowledgementScenarios", "DeliveryScenarios", "LogScenarios")
+]
 RECORDED = Path(__file__).parents[1] / "data" / "share_scenarios_on_kafka.txt"
 CHEAP = ("acknowledge_records", "poison_batch", "session_ends")
 """Run in `make test`, without Kafka: its rows are recorded."""
@@ -46,7 +55,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def headrace(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The addresses of two agents with the same settings of share groups."""
     settings = SETTINGS | SHARE_SETTINGS | {"auto.create.topics.enable": "false"}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+    folder = tmp_path_factory.mktemp("dev")
+    log = folder / "agents.log"
+    with ForkedCluster(postgres_server, folder, agents=2, settings=settings, errors=log) as running:
         yield running.bootstrap
 
 
@@ -76,10 +87,26 @@ def test_the_answers_are_those_that_kafka_gave(name: str, server: DevServer) -> 
     assert here == _recorded(name)
 
 
-def test_documented_rows_are_of_scenarios() -> None:
+def test_the_reasons_are_in_the_documents() -> None:
     assert DOCUMENTED.keys() <= SCENARIOS.keys()
-    for rows_ in DOCUMENTED.values():
-        assert all(each.kafka != each.headrace and each.reason for each in rows_.values())
+    differences = [each for of_scenario in DOCUMENTED.values() for each in of_scenario.values()]
+    assert all(each.kafka != each.headrace for each in differences)
+    listed = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    for row in {each.row for each in differences} | set(DOCUMENTED_OF_CONSUMERS.values()):
+        assert any(line.startswith(f"| {row}") for line in listed), row
+
+
+@pytest.mark.slow
+@pytest.mark.needs("kafka", "kafka-clients")
+@pytest.mark.requirement("X12")
+@pytest.mark.parametrize("on", ["kafka", "headrace"])
+def test_kafka_s_share_consumer_passes_its_scenarios(on: str, request: pytest.FixtureRequest) -> None:
+    command = java_command(PROGRAM, f"{JAVA_LIBRARIES}/*", parts=PARTS)
+    done = subprocess.run([*command, request.getfixturevalue(on)], capture_output=True, text=True, check=True)
+    answers = dict(line.split(" | ", 1) for line in done.stdout.splitlines())
+    assert len(answers) > 70
+    failed = {name: answer for name, answer in answers.items() if answer != "pass"}
+    assert failed.keys() == (DOCUMENTED_OF_CONSUMERS.keys() if on == "headrace" else set()), failed
 
 
 def _recorded(name: str) -> list[tuple[str, str]]:
