@@ -32,7 +32,7 @@ from load.torture.run_directory import RunDirectory
 from load.torture.tracebacks import find_tracebacks
 
 TOPIC = GROUP = "shared-torture"
-PARTITIONS, MEMBERS = 6, 4
+PARTITIONS = 6
 ATTEMPTS = 10
 MEMBER_GAP_SECONDS = 8.0
 QUIET_SECONDS = 300.0
@@ -75,18 +75,18 @@ class NumberWriter:
             self.acknowledged.add(number)
 
 
-async def torture(seed: int, seconds: float, rate: int, gap_s: float, directory: Path) -> list[str]:
-    """Run it, print the counts, and return what is wrong."""
+async def torture(seed: int, seconds: float, rate: int, gap_s: float, directory: Path, consumers: int) -> list[str]:
+    """Run it, print the counts, and return what is wrong. `consumers`: at a time."""
     os.chmod(directory, 0o711)
     heard, rng = Heard(), random.Random(seed)
     async with TortureCluster(directory, seed, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         await asyncio.to_thread(lambda: admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60))
         writer = NumberWriter(cluster.bootstrap, rate)
-        async with ShareMembers(MEMBERS, directory, rng, heard) as members:
+        async with ShareMembers(consumers, directory, rng, heard) as members:
             await members.start(cluster.bootstrap, GROUP, TOPIC)
             writing = asyncio.create_task(asyncio.to_thread(writer.run))
-            await _begun(heard)
+            await _begun(heard, 10 * consumers)
             striking = asyncio.create_task(_strike_members(members, cluster, rng))
             await cluster.run(schedule(seed, seconds, gap_s=gap_s))
             striking.cancel()
@@ -101,17 +101,17 @@ async def torture(seed: int, seconds: float, rate: int, gap_s: float, directory:
     problems += await asyncio.to_thread(lambda: find_tracebacks(sorted(directory.glob("agent-*.log"))))
     print(f"faults     {injected.total()}: {dict(sorted(injected.items()))}")
     print(f"records    sent {writer.sent:,}  acknowledged {len(writer.acknowledged):,}")
-    print(f"members    {started} processes, {MEMBERS} at a time; troubles {dict(heard.troubles)}")
+    print(f"members    {started} processes, {consumers} at a time; troubles {dict(heard.troubles)}")
     again = sum(count - 1 for count in heard.got.values())
     print(f"deliveries {heard.got.total():,}, {again:,} of them again; highest attempt {max(heard.attempts.values())}")
     print(f"accepted   {len(heard.accepted):,}, unsure {len(set(heard.unsure) - set(heard.accepted)):,}")
     return problems
 
 
-async def _begun(heard: Heard) -> None:
+async def _begun(heard: Heard, accepted: int) -> None:
     async with asyncio.timeout(QUIET_SECONDS):
         for _ in itertools.count():
-            if len(heard.accepted) > 10 * MEMBERS:
+            if len(heard.accepted) > accepted:
                 return
             await asyncio.sleep(0.1)
 
@@ -168,13 +168,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180, help="of faults")
     parser.add_argument("--seed", type=int, default=None, help="of the schedule of faults; drawn when not given")
     parser.add_argument("--rate", type=int, default=100, help="records per second")
+    parser.add_argument("--members", type=int, default=4, help="consumers at a time")
     parser.add_argument("--gap", type=float, default=3 * GAP_MEAN_S, help="seconds between two faults, in the mean")
     parser.add_argument("--directory", type=Path, help="an empty directory for logs and data")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else int(args.seed)
     place = RunDirectory(args.directory)
     print(f"seed {seed}, {args.seconds:g} s of faults", flush=True)
-    problems = asyncio.run(torture(seed, args.seconds, args.rate, args.gap, place.path))
+    problems = asyncio.run(torture(seed, args.seconds, args.rate, args.gap, place.path, args.members))
     for problem in problems[:20]:
         print(f"OFFENCE    {problem}")
     print("clean" if not problems else f"{len(problems)} offences, seed {seed}")
