@@ -37,7 +37,9 @@ public class ShareMember {
         });
         watching.setDaemon(true);
         watching.start();
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+        Map<String, Object> patient = Map.of(
+            "bootstrap.servers", bootstrap, "request.timeout.ms", 4_000, "default.api.timeout.ms", 240_000);
+        try (Admin admin = Admin.create(patient)) { // a link may lose what is on it
             ConfigResource resource = new ConfigResource(ConfigResource.Type.GROUP, group);
             ConfigEntry earliest = new ConfigEntry("share.auto.offset.reset", "earliest");
             Collection<AlterConfigOp> set = List.of(new AlterConfigOp(earliest, AlterConfigOp.OpType.SET));

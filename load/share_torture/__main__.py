@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import math
 import os
 import random
 import sys
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -43,14 +45,24 @@ SETTINGS: dict[str, object] = {
 }
 
 
-class NumberWriter:
-    """Writes numbers at a rate, until `is_over` is set. `acknowledged` may be read at any time."""
+class Workload(NamedTuple):
+    """`rate`: records per second. `records`: after these the writer ends, inf for as long as there are faults.
+    `consumers`: at a time.
+    """
 
-    def __init__(self, bootstrap: str, rate: int) -> None:
+    rate: int
+    records: float
+    consumers: int
+
+
+class NumberWriter:
+    """Writes numbers at a rate, until all are written or `is_over` is set. `acknowledged` may be read at any time."""
+
+    def __init__(self, bootstrap: str, workload: Workload) -> None:
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0, "linger.ms": 20}
         )
-        self._rate = rate
+        self._workload = workload
         self.sent = 0
         self.acknowledged: set[int] = set()
         self.is_over = False
@@ -59,8 +71,8 @@ class NumberWriter:
         """Send records at the rate until it is over; blocks."""
         began = time.monotonic()
         while not self.is_over:
-            due = int((time.monotonic() - began) * self._rate)
-            while self.sent < due:
+            due = min((time.monotonic() - began) * self._workload.rate, self._workload.records)
+            while self.sent + 1 <= due:
                 number = self.sent
                 try:
                     self._producer.produce(TOPIC, str(number), on_delivery=partial(self._told, number))
@@ -75,18 +87,18 @@ class NumberWriter:
             self.acknowledged.add(number)
 
 
-async def torture(seed: int, seconds: float, rate: int, gap_s: float, directory: Path, consumers: int) -> list[str]:
-    """Run it, print the counts, and return what is wrong. `consumers`: at a time."""
+async def torture(seed: int, seconds: float, workload: Workload, gap_s: float, directory: Path) -> list[str]:
+    """Run it, print the counts, and return what is wrong."""
     os.chmod(directory, 0o711)
     heard, rng = Heard(), random.Random(seed)
     async with TortureCluster(directory, seed, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         await asyncio.to_thread(lambda: admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60))
-        writer = NumberWriter(cluster.bootstrap, rate)
-        async with ShareMembers(consumers, directory, rng, heard) as members:
+        writer = NumberWriter(cluster.bootstrap, workload)
+        async with ShareMembers(workload.consumers, directory, rng, heard) as members:
             await members.start(cluster.bootstrap, GROUP, TOPIC)
             writing = asyncio.create_task(asyncio.to_thread(writer.run))
-            await _begun(heard, 10 * consumers)
+            await _begun(heard, 10 * workload.consumers)
             striking = asyncio.create_task(_strike_members(members, cluster, rng))
             await cluster.run(schedule(seed, seconds, gap_s=gap_s))
             striking.cancel()
@@ -101,7 +113,7 @@ async def torture(seed: int, seconds: float, rate: int, gap_s: float, directory:
     problems += await asyncio.to_thread(lambda: find_tracebacks(sorted(directory.glob("agent-*.log"))))
     print(f"faults     {injected.total()}: {dict(sorted(injected.items()))}")
     print(f"records    sent {writer.sent:,}  acknowledged {len(writer.acknowledged):,}")
-    print(f"members    {started} processes, {consumers} at a time; troubles {dict(heard.troubles)}")
+    print(f"members    {started} processes, {workload.consumers} at a time; troubles {dict(heard.troubles)}")
     again = sum(count - 1 for count in heard.got.values())
     print(f"deliveries {heard.got.total():,}, {again:,} of them again; highest attempt {max(heard.attempts.values())}")
     print(f"accepted   {len(heard.accepted):,}, unsure {len(set(heard.unsure) - set(heard.accepted)):,}")
@@ -168,6 +180,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180, help="of faults")
     parser.add_argument("--seed", type=int, default=None, help="of the schedule of faults; drawn when not given")
     parser.add_argument("--rate", type=int, default=100, help="records per second")
+    parser.add_argument("--records", type=float, default=math.inf, help="at most; else as long as there are faults")
     parser.add_argument("--members", type=int, default=4, help="consumers at a time")
     parser.add_argument("--gap", type=float, default=3 * GAP_MEAN_S, help="seconds between two faults, in the mean")
     parser.add_argument("--directory", type=Path, help="an empty directory for logs and data")
@@ -175,7 +188,8 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else int(args.seed)
     place = RunDirectory(args.directory)
     print(f"seed {seed}, {args.seconds:g} s of faults", flush=True)
-    problems = asyncio.run(torture(seed, args.seconds, args.rate, args.gap, place.path, args.members))
+    workload = Workload(args.rate, args.records, args.members)
+    problems = asyncio.run(torture(seed, args.seconds, workload, args.gap, place.path))
     for problem in problems[:20]:
         print(f"OFFENCE    {problem}")
     print("clean" if not problems else f"{len(problems)} offences, seed {seed}")

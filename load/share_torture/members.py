@@ -62,7 +62,8 @@ class ShareMembers:
         classes = self._directory / "classes"
         command = ["javac", "-d", str(classes), "-cp", f"{JAVA_LIBRARIES}/*", str(MEMBER)]
         await asyncio.to_thread(subprocess.run, command, check=True)
-        self._command = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-cp", f"{classes}:{JAVA_LIBRARIES}/*", MEMBER.stem]
+        flags = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        self._command = ["java", *flags, "-cp", f"{classes}:{JAVA_LIBRARIES}/*", MEMBER.stem]
         return self
 
     async def __aexit__(self, *_: object) -> None:

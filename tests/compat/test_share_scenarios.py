@@ -29,12 +29,14 @@ PARTS = [
 RECORDED = Path(__file__).parents[1] / "data" / "share_scenarios_on_kafka.txt"
 CHEAP = ("acknowledge_records", "poison_batch", "session_ends")
 """Run in `make test`, without Kafka: its rows are recorded."""
-SHARE_SETTINGS = {
+SAME_SETTINGS = {
     "group.share.min.record.lock.duration.ms": 1_000,
     "group.share.min.partition.max.record.locks": 100,
+    "log.cleaner.backoff.ms": 200,
 }
 ONE_NODE = {
     "auto.create.topics.enable": "false",
+    "log.initial.task.delay.ms": "1000",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "share.coordinator.state.topic.num.partitions": "3",
@@ -46,7 +48,7 @@ ONE_NODE = {
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its bootstrap address."""
-    settings = ONE_NODE | {name: str(value) for name, value in SHARE_SETTINGS.items()}
+    settings = ONE_NODE | {name: str(value) for name, value in SAME_SETTINGS.items()}
     with kafka_server(tmp_path_factory.mktemp("kafka"), settings) as bootstrap:
         yield bootstrap
 
@@ -54,7 +56,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def headrace(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The addresses of two agents with the same settings of share groups."""
-    settings = SETTINGS | SHARE_SETTINGS | {"auto.create.topics.enable": "false"}
+    settings = SETTINGS | SAME_SETTINGS | {"auto.create.topics.enable": "false"}
     folder = tmp_path_factory.mktemp("dev")
     log = folder / "agents.log"
     with ForkedCluster(postgres_server, folder, agents=2, settings=settings, errors=log) as running:
