@@ -15,6 +15,7 @@ import random
 from typing import Any
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.compactor.audit import Audit, Kind, audit
 from headrace.config.errors import ConfigError
@@ -88,7 +89,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     known, address = await metastore.known_bucket(), bucket_address(settings.bucket)
     await _require_of_the_cluster(metastore, store)
     if known is not None and known == (await read_bucket_id(store), address) and not force:
-        print(f"this is the metastore's bucket already: {address}")
+        write(f"this is the metastore's bucket already: {address}")
         return 0
     await _require_stopped(metastore)
     await require_unused(store, SystemClock())  # also by agents on another database, which this one is a copy of
@@ -99,7 +100,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     bar.close()
     lost = report(found)
     if lost and not force:
-        print("nothing was changed: copy what is missing, or accept with --force that its records cannot be read")
+        write("nothing was changed: copy what is missing, or accept with --force that its records cannot be read")
         return 1
     await _require_stopped(metastore)  # the audit may have taken hours
     bucket = KnownBucket(draw(random.SystemRandom()), address)
@@ -107,7 +108,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     if not await metastore.adopt_bucket(known, bucket):
         raise UnavailableError("the metastore's bucket was changed meanwhile: repeat the command")
     before = "no bucket was recorded" if known is None else f"before: {known.address}"
-    print(f"the metastore has its files in this bucket from now on: {address} ({before})")
+    write(f"the metastore has its files in this bucket from now on: {address} ({before})")
     return 0
 
 
@@ -115,11 +116,11 @@ def report(found: Audit) -> int:
     """Print what the bucket lacks; the number of files, at least."""
     lost = [violation for violation in found.violations if violation.kind in LOSES]
     for violation in lost[:SHOWN]:
-        print(f"{violation.kind}: file={violation.file_id} {violation.detail}")
+        write(f"{violation.kind}: file={violation.file_id} {violation.detail}")
     count = len(lost) + found.violation_count - len(found.violations)
     if count > SHOWN:
-        print(f"… and {count - SHOWN:,} more: `headrace audit` lists them")
-    print(f"files that the metastore names: {found.files:,}, missing or damaged: {count:,}")
+        write(f"… and {count - SHOWN:,} more: `headrace audit` lists them")
+    write(f"files that the metastore names: {found.files:,}, missing or damaged: {count:,}")
     return count
 
 

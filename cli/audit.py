@@ -21,6 +21,7 @@ from typing import Any
 from headrace.cli.damage.commands import ways_past
 from headrace.cli.lost_shares import lost_share_lines, lost_shares_as_dict
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
 from headrace.cli.record_json import plain
@@ -156,7 +157,7 @@ async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argpar
     store = reads.store
     life = await newest_life(store, None)
     if life is None or not life.life:
-        print("no promotion or restore of the metastore was recorded: nothing is lost")
+        write("no promotion or restore of the metastore was recorded: nothing is lost")
         return 0
     found = await find_lost(metastore, reads, life.begun_ms, SystemClock().wall_ms(), bar)
     if args.export is not None:
@@ -207,10 +208,10 @@ def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
 
 def _print(what: dict[str, Any] | Iterator[str]) -> None:
     if isinstance(what, dict):
-        print(json.dumps(what, default=str))
+        write(json.dumps(what, default=str))
     else:
         for line in what:
-            print(line)
+            write(line)
 
 
 def _as_dict(found: Audit | Rebuilt) -> dict[str, Any]:

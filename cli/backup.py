@@ -3,7 +3,8 @@
 Place: run by a timer (systemd, CronJob) on a machine that reaches Postgres and bucket; `headrace doctor` and the active
 controller read the record.
 Invariant: the time that is recorded is before the backup began, and is recorded only after it was complete. Nothing of
-Postgres is changed. The password is given to pg_dump by the environment, never as an argument.
+Postgres is changed. Passwords are given to pg_dump by a file of this user, never as an argument or in the environment,
+and only this user can read the dump.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
@@ -31,6 +36,8 @@ from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 
+SECRET_PARAMETERS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+"""What other users of the machine must not see of an address: arguments are public."""
 DESCRIPTION = """\
 Take a dump of Postgres with pg_dump and record in the bucket when it began; or record a backup that
 another tool took: a base backup with a WAL archive (base), or a snapshot. headrace doctor and the alert
@@ -69,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         return _show(asyncio.run(_read(settings)))
     if not asyncio.run(_record(settings, record)):
-        print("a newer backup is recorded already; nothing was changed")
+        write("a newer backup is recorded already; nothing was changed")
         return 0
     return _show(record)
 
@@ -123,13 +130,12 @@ def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
     program = shutil.which("pg_dump")
     if program is None:
         raise ConfigError("pg_dump is not in PATH: install Postgres' client programs, of the server's version or newer")
-    parts = parsed(url_with_password(settings))
-    password = parts.pop("password", None)
-    address = " ".join(f"{name}={_quoted(str(value))}" for name, value in parts.items())
     began_ms, half = SystemClock().wall_ms(), file.with_name(f"{file.name}.part")
-    command = [program, "--format=custom", "--no-owner", "--file", str(half), "--dbname", address]
-    environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with _address_of(settings) as (address, environment):
+        command = [program, "--format=custom", "--no-owner", "--file", str(half), "--dbname", address]
+        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         half.unlink(missing_ok=True)
         raise UnavailableError(f"pg_dump failed: {' '.join(done.stderr.split())}")
@@ -137,6 +143,24 @@ def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
         raise InvalidError(f"pg_dump wrote nothing: file={half}")
     half.replace(file)
     return BackupRecord(BackupKind.DUMP, began_ms, place or str(file.absolute()))
+
+
+@contextmanager
+def _address_of(settings: Settings) -> Iterator[tuple[str, dict[str, str]]]:
+    """The metastore's address without secrets, and the environment in which libpq finds them: in a service file."""
+    parts = parsed(url_with_password(settings))
+    secrets = {name: str(parts.pop(name)) for name in SECRET_PARAMETERS if name in parts}
+    if secrets and "service" in parts:
+        raise ConfigError(f"metastore.url has a service and {', '.join(secrets)}: write these into the service's file")
+    with TemporaryDirectory(prefix="headrace-backup-") as folder:  # of mode 0700
+        environment = dict(os.environ)
+        if secrets:
+            file = Path(folder) / "service"
+            file.write_text("[headrace]\n" + "".join(f"{name}={value}\n" for name, value in secrets.items()))
+            file.chmod(0o600)
+            parts["service"], environment["PGSERVICEFILE"] = "headrace", str(file)
+        address = " ".join(f"{name}={_quoted(str(value))}" for name, value in parts.items())
+        yield address, environment
 
 
 def _quoted(value: str) -> str:
@@ -147,10 +171,10 @@ def _quoted(value: str) -> str:
 
 def _show(record: BackupRecord | None) -> int:
     if record is None:
-        print("no backup is recorded")
+        write("no backup is recorded")
         return 1
     began = datetime.fromtimestamp(record.began_ms / 1000, UTC).isoformat(timespec="seconds")
-    print(f"newest backup: kind={record.kind} began={began} place={record.place or 'unknown'}")
+    write(f"newest backup: kind={record.kind} began={began} place={record.place or 'unknown'}")
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.described.command import add_commands
 from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.output import write
 from headrace.cli.tables import open_cluster
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import NotFoundError
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_cluster_id(args: argparse.Namespace) -> int:
     """Print the id."""
     with open_cluster(args) as cluster:
-        print(f"Cluster ID: {_describe(cluster).cluster_id}")
+        write(f"Cluster ID: {_describe(cluster).cluster_id}")
     return 0
 
 
@@ -71,7 +72,7 @@ def run_unregister(args: argparse.Namespace) -> int:
         m = cluster.message(ApiKey.UNREGISTER_BROKER)
         answer = cluster.ask(ApiKey.UNREGISTER_BROKER, m.request(broker_id=args.id))
         require(answer.error_code, answer.error_message, f"broker {args.id}")
-    print(f"Broker {args.id} is no longer registered.")
+    write(f"Broker {args.id} is no longer registered.")
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from headrace.cli.commands import COMMANDS
 from headrace.cli.version import version_line
 from headrace.config.shown import without_logins
+from headrace.storage.client_text import visible
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -49,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **({"formatter_class": _Formatter} | more))
 
     def error(self, message: str) -> NoReturn:
-        super().error(without_logins(message) + _meant(message, _flags(self)))
+        super().error(visible(without_logins(message) + _meant(message, _flags(self))))
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         """Print the help. argparse ignores that it cannot be written."""

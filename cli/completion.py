@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     import shtab  # here: other commands do not need it
 
     from headrace.cli.command_line import make_parser
+    from headrace.cli.output import write
 
-    print(shtab.complete(make_parser((), complete=True), args.shell))
+    write(shtab.complete(make_parser((), complete=True), args.shell))
     return 0

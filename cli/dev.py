@@ -13,7 +13,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from headrace.cli.children import AgentProcess
 from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.output import write, write_error
 from headrace.cli.process.tables_role import require_tables
 from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket, look
@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; 1 if every agent has exited."""
+    os.umask(0o077)  # also for the processes that it starts
     load_code()  # while Postgres starts
     if args.port is not None:
         if vars(args).get(f"{PREFIX}listeners"):
@@ -124,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
         url = url_with_password(settings)
         asyncio.run(_refuse_foreign(settings, url))
         return _serve(settings, url, data_dir, args.agents, passed_on)
+    _make_private(data_dir / "postgres")
     with EmbeddedPostgres(data_dir / "postgres") as url:
         return _serve(settings, url, data_dir, args.agents, passed_on)
 
@@ -131,7 +133,9 @@ def run(args: argparse.Namespace) -> int:
 def _make(data_dir: Path) -> None:
     """Make the directories. InvalidError if that is not possible, or another user has made them."""
     try:
-        (data_dir / OWN).mkdir(parents=True, exist_ok=True)
+        if not data_dir.exists():
+            _make_private(data_dir)
+        _make_private(data_dir / OWN)
     except OSError as error:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     for part in (data_dir, data_dir / OWN, data_dir / "postgres"):
@@ -140,6 +144,15 @@ def _make(data_dir: Path) -> None:
                 f"the data directory belongs to another user: {part} user={_owner(part)};"
                 " name another one by --data-dir"
             )
+
+
+def _make_private(folder: Path) -> None:
+    """Make a directory that no other user can read, also if an earlier release made it. Root's Postgres runs as another
+    user, who has to pass through.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700 if os.geteuid() or folder.name == OWN else 0o711)
 
 
 def _bucket(named: str, data_dir: Path) -> str:
@@ -168,7 +181,7 @@ def _own_catalog(settings: Settings, data_dir: Path) -> dict[str, str]:
     if settings.tables_catalog_name:
         return {}
     folder = data_dir / "tables"
-    folder.mkdir(exist_ok=True)
+    _make_private(folder)
     return {
         "tables.catalog.name": "dev",
         "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
@@ -217,12 +230,12 @@ async def _supervise(
         async with asyncio.timeout(AGENT_START_SECONDS):
             ready = await asyncio.gather(*(agent.start() for agent in (*agents, *beside)))
         for line in ready:
-            print(f"  {line}", flush=True)
+            write(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)
         metastore = shown_address(url) if settings.metastore_url else url
         ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={settings.bucket}"
         steps = NEXT_STEPS.format(address=agents[0].kafka_address, addresses=addresses, data_dir=data_dir)
-        print(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
+        write(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
         return await _watch([*agents, *beside], stopping)
     except TimeoutError as error:
         raise UnavailableError(
@@ -294,7 +307,7 @@ async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:
         done, _ = await asyncio.wait({stop, *alive}, return_when=asyncio.FIRST_COMPLETED)
         for task in done & alive.keys():
             agent = alive.pop(task)
-            print(f"agent exited: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
+            write_error(f"agent exited: kafka={agent.kafka_address} status={task.result()}")
     stop.cancel()
     for task in alive:
         task.cancel()

@@ -8,10 +8,10 @@ records after it follow.
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
+from headrace.cli.output import write_error
 from headrace.cli.record_json import plain, type_name
 from headrace.cli.trail import trail_reader
 from headrace.config.errors import ConfigError
@@ -59,7 +59,7 @@ def lifecycle_payload(record: Record) -> str:
         key = None if record.key is None else str(parse_key(record.key))
         return f"key: {key} payload: {'null' if record.value is None else _body(record.value)}"
     except HeadraceError as error:
-        print(f"record not decoded: {error}", file=sys.stderr)
+        write_error(f"record not decoded: {error}")
         return f"key: {record.key!r} payload: <not decoded: {error}>"
 
 

@@ -12,13 +12,13 @@ import argparse
 import asyncio
 import contextlib
 import random
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from headrace.cli.dump_lifecycle import lifecycle_lines, lifecycle_payload
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write, write_error
 from headrace.cli.record_json import payload_line, plain
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -103,10 +103,10 @@ async def _dump(args: argparse.Namespace, settings: Settings) -> None:
         )
         async with contextlib.aclosing(lines):
             async for line in lines:
-                print(line)
+                write(line)
         return
     for address in args.files.split(","):
-        print(f"Dumping {address}")
+        write(f"Dumping {address}")
         data = await read_address(address, settings)
         for line in file_lines(
             data,
@@ -114,7 +114,7 @@ async def _dump(args: argparse.Namespace, settings: Settings) -> None:
             skip_record_metadata=args.skip_record_metadata,
             snapshot_max_mib=args.snapshot_max_mib,
         ):
-            print(line)
+            write(line)
 
 
 async def read_address(address: str, settings: Settings) -> bytes:
@@ -238,7 +238,7 @@ def _payload(framed: bytes) -> str:
     try:
         return payload_line(framed)
     except HeadraceError as error:
-        print(f"record not decoded: {error}", file=sys.stderr)
+        write_error(f"record not decoded: {error}")
         return f"payload: <not decoded: {error}>"
 
 

@@ -13,6 +13,7 @@ import random
 from pathlib import Path
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise InvalidError(not_installed("pyarrow", "export")) from error
     rows = asyncio.run(_export(args, settings))
-    print(f"exported {rows:,} records of {args.topic} to {args.to}")
+    write(f"exported {rows:,} records of {args.topic} to {args.to}")
     return 0
 
 

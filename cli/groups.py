@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Callable, Sequence
 
 from headrace.cli.client.cluster import KafkaCluster, require
@@ -24,6 +23,7 @@ from headrace.cli.client.share_groups import (
     share_progress,
 )
 from headrace.cli.numbers import INT64_MAX, whole
+from headrace.cli.output import write, write_error
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, show
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import InvalidError
@@ -165,7 +165,7 @@ def run_reset(args: argparse.Namespace) -> int:
             raise InvalidError(f"the group has no offsets, set --topic: group={args.group}")
         moves, warnings = plan_reset(cluster, _reset_to(args), wanted, committed)
         for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            write_error(f"warning: {warning}")
         if args.execute:
             cluster.look_again(lambda: group.change(cluster, args.group, moves))
     rows = [
@@ -174,7 +174,7 @@ def run_reset(args: argparse.Namespace) -> int:
     ]
     show(args, rows, ("topic", "partition", "current_offset", "new_offset"))
     if not args.execute and not args.json:
-        print("\ndry run, nothing was changed: repeat with --execute")
+        write("\ndry run, nothing was changed: repeat with --execute")
     return 0
 
 

@@ -57,7 +57,9 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _complain(text: str) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    from headrace.cli.output import write_error
+
+    write_error(f"error: {text}")
 
 
 def _is_full(error: OSError) -> bool:

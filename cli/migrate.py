@@ -11,6 +11,7 @@ import asyncio
 import random
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -65,16 +66,16 @@ def run(args: argparse.Namespace) -> int:
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     if args.plan:
-        print("\n".join(plan_migration(url_with_password(settings)).lines()))
+        write("\n".join(plan_migration(url_with_password(settings)).lines()))
         return 0
     if args.restored and not settings.bucket:
         raise ConfigError("bucket is not set (--bucket): a new life of the metastore is recorded there")
     values = proposed(settings) if args.config else {}
-    print(migrate(url_with_password(settings), commit_shards=settings.commit_shards, values=values))
+    write(migrate(url_with_password(settings), commit_shards=settings.commit_shards, values=values))
     if args.restored:
         life = asyncio.run(_begin_life(settings, force=args.force))
-        print(f"a new life of the metastore begins: life={life}")
-        print("no object is deleted until you run `headrace audit --resume-janitor`")
+        write(f"a new life of the metastore begins: life={life}")
+        write("no object is deleted until you run `headrace audit --resume-janitor`")
     return 0
 
 

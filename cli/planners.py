@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.options import add_settings, settings_from
+from headrace.cli.output import write
 from headrace.config.errors import ConfigError
 from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.planners import SCHEMA, grant_planning
@@ -37,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     grant_planning(url_with_password(settings), args.role)
-    print(f"roles may plan scans: roles={','.join(args.role)} schema={SCHEMA}")
+    write(f"roles may plan scans: roles={','.join(args.role)} schema={SCHEMA}")
     return 0

@@ -21,6 +21,7 @@ from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import TopicPartition, partitions_of
 from headrace.cli.client.records import init_producer_id, produce_again
 from headrace.cli.client.transport import client_config
+from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.tables import confirm
 from headrace.compactor.put_back import (
@@ -64,7 +65,7 @@ async def put_back(
     store = reads.store
     plan = await read_put_back(store, life)
     if plan is not None and plan.is_done:
-        print(f"put back already, in this life of the metastore: batches={len(plan.batches)}")
+        write(f"put back already, in this life of the metastore: batches={len(plan.batches)}")
         return 0
     with KafkaCluster.of(client_config(args.put_back, args.command_config)) as cluster:
         if plan is None:
@@ -74,21 +75,21 @@ async def put_back(
             planned = await plan_put_back(api, reads, fed, image.topics_by_id)
             batches = planned.batches
             for line in left_out(planned):
-                print(line)
+                write(line)
             if not batches:
-                print("nothing is left to be put back")
+                write("nothing is left to be put back")
                 return 0
             for line in _lines(batches):
-                print(line)
+                write(line)
             confirm(args, f"put back {sum(batch.records for batch in batches)} records? {WARNING}.")
             plan = PutBack(life, *await asyncio.to_thread(init_producer_id, cluster), batches)
             await begin_put_back(store, plan)
         else:
-            print(f"going on with what was begun: batches={len(plan.batches)}")
+            write(f"going on with what was begun: batches={len(plan.batches)}")
             confirm(args, f"go on? {WARNING}.")
         await _send(cluster, reads, plan)
     await end_put_back(store, plan)
-    print(f"put back: batches={len(plan.batches)} records={sum(batch.records for batch in plan.batches)}")
+    write(f"put back: batches={len(plan.batches)} records={sum(batch.records for batch in plan.batches)}")
     return 0
 
 

@@ -33,8 +33,10 @@ from headrace.cli.client.offsets import (
 )
 from headrace.cli.client.records import delete_records, fetch, produce
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
+from headrace.cli.output import write_error
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
+from headrace.storage.client_text import json_text, visible
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import HeadraceError, InvalidError
 from headrace.storage.records.codec import Record
@@ -129,7 +131,7 @@ def run_produce(args: argparse.Namespace) -> int:
                     done += len(records)
                     bar("records", done, 0)
         except (HeadraceError, KeyboardInterrupt):
-            print(f"records produced before the error: {done}", file=sys.stderr)
+            write_error(f"records produced before the error: {done}")
             raise
         finally:
             bar.close()
@@ -150,8 +152,9 @@ def run_consume(args: argparse.Namespace) -> int:
         records = _read(cluster, args.topic, partitions, positions, ends, isolation)
         total = 0 if ends is None else min(args.max or INT64_MAX, sum(max(0, ends[i] - positions[i]) for i in ends))
         bar = ProgressBar(beside_output=True)
+        form, shown = "json" if args.json else args.format, _for_terminal if sys.stdout.isatty() else _as_it_is
         for done, (index, record) in enumerate(itertools.islice(records, args.max), 1):
-            sys.stdout.buffer.write(_shown(args.topic, index, record, "json" if args.json else args.format) + b"\n")
+            sys.stdout.buffer.write(shown(_shown(args.topic, index, record, form)) + b"\n")
             if args.follow:
                 sys.stdout.buffer.flush()
             if done % BATCH_RECORDS == 0:
@@ -281,9 +284,7 @@ def _moved_inside(
     if len(outside) == len(earliest):
         raise InvalidError(f"offset out of range: {offset} ({', '.join(ranges.values())})")
     for tp in outside:
-        print(
-            f"warning: offset {offset} is out of range, reading from the nearest offset: {ranges[tp]}", file=sys.stderr
-        )
+        write_error(f"warning: offset {offset} is out of range, reading from the nearest offset: {ranges[tp]}")
     return {tp: min(max(offset, earliest[tp]), latest[tp]) for tp in earliest}
 
 
@@ -324,7 +325,16 @@ def _shown(topic: str, index: int, record: Record, form: str) -> bytes:
     facts: dict[str, Any] = {"topic": topic, "partition": index, "offset": record.offset, "timestamp": timestamp}
     facts |= _as_text("key", record.key) | _as_text("value", record.value)
     facts["headers"] = [{"key": name} | _as_text("value", data) for name, data in record.headers]
-    return json.dumps(facts, ensure_ascii=False).encode()
+    return json_text(json.dumps(facts, ensure_ascii=False)).encode()
+
+
+def _as_it_is(line: bytes) -> bytes:
+    return line
+
+
+def _for_terminal(line: bytes) -> bytes:
+    """Return the line without control characters: a record may hold any bytes."""
+    return visible(line.decode(errors="backslashreplace")).encode()
 
 
 def _as_text(name: str, data: bytes | None) -> dict[str, str | None]:

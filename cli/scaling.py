@@ -10,11 +10,11 @@ merged, and groups that have to commit.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 from headrace.cli.client.cluster import TRIES, KafkaCluster
 from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.output import write_error
 from headrace.cli.tables import say
 from headrace.protocol.scale_topic import ScaleRequest, ScaleResponse, ScaleStep, ShownReader
 
@@ -160,7 +160,7 @@ def _waits(reader: ShownReader) -> bool:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    write_error(line)
 
 
 def _some(groups: list[str]) -> str:

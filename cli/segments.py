@@ -17,6 +17,7 @@ from typing import Any
 from headrace.cli.migrate_segments import add_migrate_arguments
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.tables import Row, show
 from headrace.cli.times import iso_time
 from headrace.cli.trail import trail_reader
@@ -107,10 +108,10 @@ async def _list(args: argparse.Namespace, metastore: SegmentLogApi, partition: R
     show(args, rows, LIST_COLUMNS)
     if not args.json:
         for leader_epoch, offset in sorted(highest.items()):
-            print(f"leader epoch {leader_epoch}: highest remote offset {offset}")
+            write(f"leader epoch {leader_epoch}: highest remote offset {offset}")
     marker = await metastore.find_marker(*partition)
     if marker is not None and not args.json:
-        print(f"deleted: {marker.state.name} epoch={marker.epoch} end_offset={marker.end_offset}")
+        write(f"deleted: {marker.state.name} epoch={marker.epoch} end_offset={marker.end_offset}")
     return 0
 
 

@@ -24,6 +24,7 @@ from headrace.cli.commit_shards import grow_commit_shards
 from headrace.cli.current_metastore import open_current
 from headrace.cli.first_users import add_users, parse_user
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.sealed_secrets import seal_secrets
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
@@ -113,11 +114,11 @@ def run_info(args: argparse.Namespace) -> int:
     """Print what is there; 1 if a part is not formatted or the parts have different ids."""
     parts = asyncio.run(look(_complete(settings_from(args))))
     for part in parts:
-        print(f"Found {part.name}:\n  {part.address}\n")
-        print(
+        write(f"Found {part.name}:\n  {part.address}\n")
+        write(
             f"Found metadata: MetaProperties(clusterId={part.cluster_id})\n" if part.cluster_id else "Not formatted.\n"
         )
-    print("\n".join(problems := _problems(*parts)) or "Metastore and bucket belong to one cluster.")
+    write("\n".join(problems := _problems(*parts)) or "Metastore and bucket belong to one cluster.")
     return 1 if problems else 0
 
 
@@ -138,7 +139,7 @@ def run_format(args: argparse.Namespace) -> int:
     if users:
         lines += asyncio.run(add_users(settings, users))
     for line in lines:
-        print(line)
+        write(line)
     return 0
 
 
@@ -147,22 +148,22 @@ def run_rotate(args: argparse.Namespace) -> int:
     rotation = asyncio.run(_rotate(_with_metastore(settings_from(args))))
     if rotation.waits_for:
         nodes = ", ".join(map(str, rotation.waits_for))
-        print(f"not yet: restart these agents first, they may not know the last step: {nodes}")
+        write(f"not yet: restart these agents first, they may not know the last step: {nodes}")
         return 1
-    print(f"zone secret: {rotation.step}. {AFTER_ROTATION[rotation.step]}")
+    write(f"zone secret: {rotation.step}. {AFTER_ROTATION[rotation.step]}")
     return 0
 
 
 def run_seal(args: argparse.Namespace) -> int:
     """Seal what is in clear, or under another key than the first, and print what was done."""
     for line in asyncio.run(seal_secrets(_with_metastore(settings_from(args)))):
-        print(line)
+        write(line)
     return 0
 
 
 def run_grow(args: argparse.Namespace) -> int:
     """Print the count before and after."""
-    print(asyncio.run(grow_commit_shards(_with_metastore(settings_from(args)), args.to)))
+    write(asyncio.run(grow_commit_shards(_with_metastore(settings_from(args)), args.to)))
     return 0
 
 
@@ -173,7 +174,7 @@ async def _rotate(settings: Settings) -> Rotation:
 
 def run_random_uuid(args: argparse.Namespace) -> int:
     """Print a random cluster id."""
-    print(random_cluster_id(random.SystemRandom()))
+    write(random_cluster_id(random.SystemRandom()))
     return 0
 
 

@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.transport import client_config
+from headrace.cli.output import write, write_error
+from headrace.cli.plain_console import cell, table_console
 from headrace.cli.record_json import plain
 from headrace.config.load import BOOTSTRAP_SERVER
+from headrace.storage.client_text import one_line
 from headrace.storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
-PIPE_WIDTH = 1_000_000
-"""Width if the output is not a terminal: lines are never wrapped for a program."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -68,20 +67,20 @@ def open_cluster(args: argparse.Namespace) -> KafkaCluster:
 def show(args: argparse.Namespace, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Print the rows; `columns` are the table's columns in order."""
     if args.json:
-        print(json.dumps(plain(list(rows))))
+        write(json.dumps(plain(list(rows))))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         numbers = bool(rows) and all(_is_number(row.get(column)) for row in rows)
         table.add_column(column.upper().replace("_", "-"), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(column))) for column in columns))
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)
+        table.add_row(*(cell(_cell(row.get(column))) for column in columns))
+    table_console().print(table)
 
 
 def say(args: argparse.Namespace, text: str, **facts: Any) -> None:
     """Report one thing that was done."""
-    print(json.dumps(plain(facts)) if args.json else text)
+    write(json.dumps(plain(facts)) if args.json else text)
 
 
 def do_each(args: argparse.Namespace, what: str, names: Iterable[str], done: str, work: Callable[[str], None]) -> int:
@@ -93,11 +92,11 @@ def do_each(args: argparse.Namespace, what: str, names: Iterable[str], done: str
         except HeadraceError as error:
             rows.append({what: name, "outcome": "failed", "error": str(error)})
             if not args.json:
-                print(f"error: {error}", file=sys.stderr)
+                write_error(f"error: {error}")
         else:
             rows.append({what: name, "outcome": done, "error": None})
             if not args.json:
-                print(f"{done}: {name}", flush=True)
+                write(f"{done}: {one_line(name)}", flush=True)
     if args.json:
         show(args, rows, ())
     return 1 if any(row["error"] for row in rows) else 0
@@ -112,7 +111,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidError(f"{question} no terminal to ask on: repeat with --yes")
     try:
-        answer = input(f"{question} [y/N] ")
+        answer = input(f"{one_line(question)} [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):

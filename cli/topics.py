@@ -18,6 +18,7 @@ from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
 from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
+from headrace.cli.output import write
 from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
     add_flags,
@@ -120,7 +121,7 @@ def run_describe(args: argparse.Namespace) -> int:
         for name, value in topic["configs"].items()
     ]
     if configs:
-        print()
+        write()
         show(args, configs, ("topic", "config", "value"))
     return 0
 

@@ -6,6 +6,7 @@ import argparse
 import platform
 
 from headrace import __version__
+from headrace.cli.output import write
 
 DESCRIPTION = "Print the version of Headrace and of the Python that runs it."
 
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print Headrace's and Python's version."""
-    print(version_line())
+    write(version_line())
     return 0
 
 

@@ -1,15 +1,21 @@
 """Addresses in messages and logs: without user, password and parameters. Pure.
 
+A text of a library may repeat a part of an address that was written wrongly, such as the half of a password before
+a `/` as a port: `without_secrets` knows the address, and hides each part of its password.
+
 Place: wherever a value that may be an address is named: errors of settings, of stores, of key sets.
 """
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _LOGIN_OF_VALUE = re.compile(r"(?<=://).*@", re.S)
 _LOGIN_IN_TEXT = re.compile(r"(?<=://)[^\s/\"'<>]*@")
+_SCHEME = re.compile(r"^[A-Za-z][\w+.-]*:?/*")
+_SECRET_PARAMETER = re.compile(r"(?:^|[?&;\s])[^=?&;\s]*(?:password|secret|token|credential|key)[^=]*=([^&;\s]*)", re.I)
+_PARTS = re.compile(r"[^\w.~-]+")
 HIDDEN = "(not shown)"
 
 
@@ -35,3 +41,26 @@ def endpoint_problem(value: str) -> str | None:
 def without_logins(text: str) -> str:
     """A text of others, for example an error of a library, in which addresses may be."""
     return _LOGIN_IN_TEXT.sub(f"{HIDDEN}@", text)
+
+
+def without_secrets(text: str, *values: str) -> str:
+    """A text of others about values that may have a login, well written or not."""
+    parts = {part for value in values for part in _secret_parts(value)}
+    for value in values:
+        if value and _secret_parts(value):
+            text = text.replace(value, shown_address(value) if "://" in value else HIDDEN)
+    for part in sorted(parts, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w]){re.escape(part)}(?![\w])", HIDDEN, text)
+    return without_logins(text)
+
+
+def _secret_parts(value: str) -> set[str]:
+    """The password of an address, or its user if it has no password, as a whole and in the parts in which a library may
+    take it; and its parameters that are secret."""
+    login, has_login, _ = value.rpartition("@")
+    login = _SCHEME.sub("", login, count=1)
+    _, has_password, password = login.partition(":")
+    secrets = [password if has_password else login] if has_login else []
+    secrets += _SECRET_PARAMETER.findall(value)
+    found = {whole for secret in secrets for whole in (secret, unquote(secret))}
+    return {part for whole in found for part in (whole, *_PARTS.split(whole)) if part}

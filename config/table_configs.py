@@ -19,6 +19,8 @@ INTERVAL_MS = "table.commit.interval.ms"
 RETENTION_MS = "table.retention.ms"
 MODE, KEY_COLUMNS = "table.mode", "table.key.columns"
 APPEND, UPSERT = "append", "upsert"
+DEAD_LETTERS_SUFFIX = "_dead_letters"
+"""A table's name with this at its end is that of its dead-letter table; no other table has such a name."""
 RECORD_KEY = "key"
 """The record's key, among key columns."""
 LAYOUTS = ("day", "partition")
@@ -29,6 +31,7 @@ _TERM = re.compile(rf"({_TRANSFORM})\(({_COLUMN})\)|({_COLUMN})", re.ASCII)
 _TRANSFORM_NAMES = ("identity", "year", "month", "hour", "bucket", "truncate")
 """A column of such a name needs `identity(NAME)`: alone, it is a transform without its column."""
 _TOP_COLUMN = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
+_OTHER = re.compile(r"[^A-Za-z0-9_]")
 INTERVAL_MS_MIN = 100
 _TABLE_NAME = re.compile(r"[\w-]{1,200}", re.ASCII)
 _WITH_FILE = "the schema is in a file: `headrace tables create --schema-file`"
@@ -133,6 +136,33 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
 }  # fmt: skip
 FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY, MODE, KEY_COLUMNS)
 """What a table has from its creation on."""
+
+
+def default_name(topic: str) -> str:
+    """The name of a topic's table: letters, digits and _, so that every engine takes it unquoted."""
+    return _OTHER.sub("_", topic).lower()
+
+
+def table_name(topic: str, configs: Mapping[str, str]) -> str:
+    """Return the name of the table that a topic with these configs has."""
+    return configs.get(NAME) or default_name(topic)
+
+
+def why_reserved(name: str) -> str | None:
+    """Return None if a topic's table can have this name."""
+    if not name.lower().endswith(DEAD_LETTERS_SUFFIX):
+        return None
+    return f"{name}: names with {DEAD_LETTERS_SUFFIX} at the end are those of dead-letter tables: set {NAME} to another"
+
+
+def why_not_named(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """Return None if the configs `after` declare no table, or one with a name that it can have. A table that is
+    declared already keeps its name.
+    """
+    if not is_enabled(after):
+        return None
+    name = table_name(topic, after)
+    return None if is_enabled(before) and table_name(topic, before) == name else why_reserved(name)
 
 
 def is_enabled(configs: Mapping[str, str]) -> bool:

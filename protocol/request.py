@@ -24,8 +24,13 @@ REQUEST_ELEMENTS_MAX = 10_000
 class ReplyReservations(Protocol):
     """The memory of replies that were not sent yet."""
 
-    async def reserve(self, size: int) -> None:
-        """Return when `size` bytes are reserved. The caller passes them on with its Response, or releases them."""
+    async def reserve(self, size: int, first: int | None = None) -> tuple[int, int]:
+        """Return (bytes that are reserved, bytes of records that may be read: of `size` or fewer). `first`: most bytes
+        of the first batch, which is read whatever may be. None: no fewer than `size`. The caller passes what is
+        reserved on with its Response, or releases it."""
+
+    def charge(self, size: int) -> None:
+        """Count bytes of records that are in use in any case, like reserved ones."""
 
     def release(self, size: int) -> None:
         """Give reserved bytes back."""
@@ -34,8 +39,12 @@ class ReplyReservations(Protocol):
 class UnlimitedReplies:
     """Reservations without a limit, for handlers that are called without a listener."""
 
-    async def reserve(self, size: int) -> None:
+    async def reserve(self, size: int, first: int | None = None) -> tuple[int, int]:
         """Reserve the memory at once."""
+        return size, size
+
+    def charge(self, size: int) -> None:
+        """Nothing to count."""
 
     def release(self, size: int) -> None:
         """Nothing to count."""

@@ -24,7 +24,8 @@ from headrace.storage.segment.verified import SoundBatch
 
 ROWS = 32_768
 ROW_BYTES = 16 * 1024 * 1024
-"""A record batch is sent when it has so many rows or bytes: memory for two or three of them, here and in the JVM."""
+"""A record batch is sent when it has so many rows or opened bytes: memory for two or three of them, here and in the
+JVM."""
 MAX_OPENED_BYTES = 1 << 30
 
 TYPES: dict[str, pa.DataType] = {
@@ -51,6 +52,7 @@ class _Run(NamedTuple):
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     records: RecordColumns
     timestamp_type: int
+    opened_bytes: int
 
 
 def record_batches(batches: Iterable[tuple[SlicedExtent, SoundBatch]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -63,7 +65,7 @@ def record_batches(batches: Iterable[tuple[SlicedExtent, SoundBatch]], schema: p
         run = _open(place, batch)
         runs.append(run)
         rows += len(run.offsets)
-        size += len(batch.data)
+        size += run.opened_bytes
         if rows >= ROWS or size >= ROW_BYTES:
             yield _record_batch(runs, schema)
             runs, rows, size = [], 0, 0
@@ -75,13 +77,14 @@ def _open(place: SlicedExtent, batch: SoundBatch) -> _Run:
     """The batch's records inside the slice."""
     start, end = place.slice.start, place.slice.end
     try:
-        records = open_batch(batch.data, max_opened_bytes=MAX_OPENED_BYTES).columns()
+        opened = open_batch(batch.data, max_opened_bytes=MAX_OPENED_BYTES)
+        records = opened.columns()
     except (CorruptError, BatchTooLargeError) as error:
         text = f"batch cannot be opened: {place} batch={batch.offset}-{batch.last_offset}: {error}"
         raise UnreadableFileError(text) from error
     if batch.offset < start or batch.last_offset >= end:
         records = records.between(start, end)
-    return _Run(place, records.offsets, records, int(batch.header.is_log_append_time))
+    return _Run(place, records.offsets, records, int(batch.header.is_log_append_time), opened.body_bytes)
 
 
 def _record_batch(runs: list[_Run], schema: pa.Schema) -> pa.RecordBatch:

@@ -339,13 +339,24 @@ def largest_reply(queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], max
     return max(0, min(max_bytes, sum(map(available_bytes, queries, lookups))))
 
 
+def largest_first(queries: Sequence[ExtentQuery], lookups: Sequence[Lookup]) -> int:
+    """Return the most bytes of the response's first batch, which is delivered whatever the limits are."""
+    found = zip(queries, lookups, strict=True)
+    return max((_left(query, lookup.extents[0]) for query, lookup in found if lookup.extents), default=0)
+
+
 def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     """Approximate number of bytes for the reader. An extent entered midway counts by its share of offsets."""
     if not lookup.extents:
         return 0
-    first = lookup.extents[0]
+    first, *others = lookup.extents
+    return min(_left(query, first) + sum(extent.length for extent in others), query.max_bytes)
+
+
+def _left(query: ExtentQuery, first: Extent) -> int:
+    """Return about how many bytes of its first extent the reader has before it."""
     skipped = max(query.offset - first.base_offset, 0) * first.length // (first.last_offset - first.base_offset + 1)
-    return min(sum(extent.length for extent in lookup.extents) - skipped, query.max_bytes)
+    return first.length - skipped
 
 
 def _may_be_replaced(outcome: DeliveryOutcome | None) -> bool:

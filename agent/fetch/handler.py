@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_first, largest_reply
 from headrace.agent.fetch.files.assemble import Batches
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.index import LOOK_AGAIN
@@ -218,7 +218,9 @@ class FetchHandler:
         found = await self._poll(queries, min_bytes, max_bytes, deadline, committed=committed)
         epochs = [partition.current_leader_epoch for _, partition in asked]  # one may have risen during the wait
         lookups = list(map(known_part, found, epochs))
-        await memory.claim(largest_reply(queries, lookups, max_bytes))
+        max_bytes = await memory.claim(
+            largest_reply(queries, lookups, max_bytes), largest_first(queries, lookups), max_bytes
+        )
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
         if _has_only_damage(outcomes):
             await self._clock.sleep(max(0.0, min(DAMAGE_PAUSE_SECONDS, deadline - self._clock.monotonic())))

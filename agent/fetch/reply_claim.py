@@ -17,11 +17,15 @@ class ReplyClaim:
         self.size_bytes = 0
         """Reserved so far."""
 
-    async def claim(self, size: int) -> None:
-        """Wait until `size` bytes are reserved."""
-        if size:
-            await self._replies.reserve(size)
-            self.size_bytes += size
+    async def claim(self, size: int, first: int, max_bytes: int) -> int:
+        """Wait until `size` bytes are reserved, or fewer if the client cannot have them. Return how many bytes of
+        records may be read, of `max_bytes`, besides a first batch, which has `first` bytes at most.
+        """
+        if not size and not first:
+            return max_bytes
+        reserved, granted = await self._replies.reserve(size, first)
+        self.size_bytes += reserved
+        return max_bytes if granted >= size else granted
 
     def give_up(self) -> None:
         """There is no response."""

@@ -25,7 +25,7 @@ class ClientTurns:
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for this client's turn, and have it until exit."""
         has_turn = asyncio.Event()
-        if not self._turn.reserve(1, has_turn.set, client):
+        if not self._turn.reserve(1, has_turn.set, (client,)):
             try:
                 await has_turn.wait()
             except BaseException:

@@ -25,6 +25,7 @@ from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
+from headrace.agent.listener.reply_memory import ConnectionReplies
 from headrace.agent.listener.slow_requests import asked_wait_seconds
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.config.addresses import counted_address
@@ -40,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 _CAUTIOUS_BYTES = 4 * 1024
 """One read while memory is short: a connection that pauses keeps what it has read."""
-_UNREAD_SECONDS = 5.0
-"""While others wait for memory, a client must read some of its replies in this time."""
 _FRAME_SECONDS = 60.0
 _FRAME_BYTES_PER_SECOND = 1024 * 1024
 """A started frame must be complete after 60 s plus 1 s per MiB, so that half a frame cannot hold memory
@@ -70,6 +69,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     _client: ClientConnection
     _writer: ReplyWriter
     _replies: ReplyQueue
+    _reply_memory: ConnectionReplies
 
     def __init__(self, host: ConnectionHost, entrance: Entrance, accepted: AcceptedSocket) -> None:
         """`accepted`: its socket, which admission has let in."""
@@ -110,19 +110,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = ReplyWriter(transport)
+        self._reply_memory = ConnectionReplies(self._host.replies)
         self._client = ClientConnection(
             self._host.next_connection_id(),
             self._accepted.peer,
             request_elements_max=self._host.limits.request_max_elements,
-            replies=self._host.replies,
+            replies=self._reply_memory,
             listener=self._entrance.name,
         )
         slow = self._host.slow
         self._replies = ReplyQueue(
-            *(self._writer, self._host.metrics, self._host.replies, slow.seconds), partial(slow.report, self._client)
+            *(self._writer, self._host.metrics, self._reply_memory, slow.seconds), partial(slow.report, self._client)
         )
         self._writer.begin()
-        self._memory.address = counted_address(self._accepted.client[0])
+        self._name_client()
         self._accepted.served()
         self._host.connections.add(self)
         self._host.metrics.connections.inc()
@@ -151,6 +152,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Its client may be known now: then it is closed for no other."""
         if self._client.is_known:
             self._accepted.established()
+            self._name_client()
+
+    def _name_client(self) -> None:
+        """Say whose turn it is when the connection waits for memory."""
+        address, number = counted_address(self._accepted.client[0]), str(self._client.connection_id)
+        self._memory.client = self._reply_memory.client = self._client.principal or "", address, number
 
     def get_buffer(self, sizehint: int) -> memoryview:
         vacant = self._frames.vacant()
@@ -335,7 +342,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Run one handler to its end and handle every outcome."""
         try:
             if slot.header.api_key in WIDE:
-                await self._host.replies.reserve(0)
+                await self._reply_memory.reserve(0)
             response = await (answer if slot.use is None else slot.use.run(answer))
             await response.encoded(WorkSlices().did)
             slot.take(response)
@@ -423,7 +430,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if holds_frame and not self._paused:
             if self._memory.stalls(now, self._frames.filled_bytes):
                 self._give_up("stalled")
-        elif (holds_frame or self._host.replies.waiting) and self._replies.unread_seconds(now) > _UNREAD_SECONDS:
+        elif (holds_frame or self._host.replies.waiting) and self._replies.is_too_slow(now):
             self._give_up("not_reading")
 
     def expire(self, now: float) -> None:

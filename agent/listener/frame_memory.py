@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.agent.listener.host import ConnectionHost
-from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.memory import Client, MemoryBudget
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import FrameHead
 from headrace.protocol.request import ClientConnection
@@ -22,7 +22,9 @@ STALL_SECONDS = 2.0
 """While others wait for memory, a started frame must make progress in this time,"""
 START_SECONDS = 5.0
 HURRIED_BYTES_PER_SECOND = 256 * 1024
-"""Least rate at which bytes arrive after the first 5 s."""
+"""Least rate at which bytes arrive after the first 5 s,"""
+WHOLE_SECONDS = 30.0
+"""and a frame of any size is complete after so many more: Kafka's producers then give it up (request.timeout.ms)."""
 
 
 def _refused(head: FrameHead) -> None:
@@ -32,8 +34,8 @@ def _refused(head: FrameHead) -> None:
 class FrameMemory:
     """The memory of frames, for one connection."""
 
-    address = ""
-    """The client's: addresses take turns."""
+    client: Client = ("", "", "")
+    """Principal, address and connection: they take turns."""
 
     def __init__(self, host: ConnectionHost, admitted: Callable[[FrameHead], None]) -> None:
         """`admitted` is called for a frame that had to wait: open it, but start no request within the call."""
@@ -112,12 +114,13 @@ class FrameMemory:
 
     def stalls(self, now: float, filled_bytes: int) -> bool:
         """Return whether the open frame, of which `filled_bytes` arrived, comes too slowly while others wait."""
-        allowed = START_SECONDS + filled_bytes / HURRIED_BYTES_PER_SECOND
+        rate = max(HURRIED_BYTES_PER_SECOND, self._reserved_bytes / WHOLE_SECONDS)
+        allowed = START_SECONDS + filled_bytes / rate
         return now - self._progress_at > STALL_SECONDS or now - self._began_at > allowed
 
     def _reserve(self, head: FrameHead) -> bool:
         self._budget = self._host.budget if head.api_key == ApiKey.PRODUCE else self._host.requests
-        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.address):
+        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.client):
             self._awaited = head
             return False
         self._reserved(head)

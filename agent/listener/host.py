@@ -47,7 +47,8 @@ FRESH_SECONDS = 1.0
 """A newcomer of this age is not closed for a newer one of its address: it may be in the middle of its handshake."""
 ENDS_PER_MINUTE = 50
 """Log lines about connections that the agent ended: one per address and reason, and so many of all."""
-_SMALL_PRODUCE_BYTES = 512 * 1024
+_SMALL_PRODUCE_BYTES = 2 * 1024 * 1024
+"""Producers send up to 1 MiB unless they are told otherwise."""
 _SMALL_REQUEST_BYTES = 64 * 1024
 
 
@@ -154,7 +155,7 @@ class ConnectionHost:
         self.budget = MemoryBudget(
             limits.buffer_memory_bytes,
             small_bytes=_SMALL_PRODUCE_BYTES,
-            small_reserve=limits.buffer_memory_bytes // 4,
+            small_reserve=limits.buffer_memory_bytes // 2,
         )
         """Of Produce frames."""
         self.requests = MemoryBudget(

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.agent.access.quotas.enforcement import RequestUse
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
-from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import RequestHeader
@@ -26,8 +26,6 @@ from headrace.protocol.throttle_time import with_throttle_time
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
 _PRODUCE = int(ApiKey.PRODUCE)
-_SMALL_BYTES = 64 * 1024
-"""Unread replies of this size are harmless."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +45,8 @@ class Slot:
     """The reply once done; None sends nothing."""
     reply_bytes: int = 0
     """Counted in the reply memory."""
+    has_records: bool = False
+    """Whether the handler reserved memory for it: then it counts as records."""
     fatal: str = ""
     """The reason why the connection ends here; empty if it does not."""
     use: RequestUse | None = None
@@ -69,6 +69,7 @@ class Slot:
     def take(self, response: Response) -> None:
         """Keep the reply, with the memory that its handler reserved for it."""
         self.buffers, self.reply_bytes = response.buffers, response.reserved_bytes
+        self.has_records = response.reserved_bytes > 0
         self.throttle_seconds = response.throttle_seconds
 
     def throttle(self) -> float:
@@ -81,6 +82,16 @@ class Slot:
         return seconds
 
 
+@dataclass(slots=True)
+class _Written:
+    """A reply that the writer has, as far as the reply memory counts it."""
+
+    size_bytes: int
+    left_bytes: int
+    has_records: bool
+    at: float
+
+
 class ReplyQueue:
     """Slots in arrival order, and the writer behind them."""
 
@@ -88,7 +99,7 @@ class ReplyQueue:
         self,
         writer: ReplyWriter,
         metrics: ListenerMetrics,
-        memory: ReplyMemory,
+        memory: ConnectionReplies,
         slow_seconds: float = math.inf,
         on_slow: Callable[[Slot, float], None] = lambda slot, now: None,
     ) -> None:
@@ -98,12 +109,13 @@ class ReplyQueue:
         self._metrics = metrics
         self._memory = memory
         self._closed = False
+        self._written: deque[_Written] = deque()
         self._written_bytes = 0
         """Of replies that the writer has and the reply memory counts."""
         self.held_bytes = 0
         """All that the reply memory counts for this connection."""
-        self._held_since = 0.0
-        """When some of it was last released, or it became more than 0."""
+        self._held_records = 0
+        """The part of it that counts as records."""
         self._slots: deque[Slot] = deque()
         self.others = 0
         """How many of the slots are not of Produce."""
@@ -128,20 +140,23 @@ class ReplyQueue:
         """The slot is done: count what its reply takes, instead of what was reserved for it."""
         slot.made_at = now
         size = sum(map(len, slot.buffers)) if slot.buffers is not None and not slot.fatal and not self._closed else 0
-        if size > slot.reply_bytes:
+        if not slot.has_records:
+            self._memory.charge_other(size)
+        elif size > slot.reply_bytes:
             self._memory.charge(size - slot.reply_bytes)
-        elif size < slot.reply_bytes:
+        else:
             self._memory.release(slot.reply_bytes - size)
         slot.reply_bytes = size
         if not self.held_bytes:
-            self._held_since = now
+            self._memory.pace.begin(now)
         self.held_bytes += size
+        self._held_records += size if slot.has_records else 0
 
-    def unread_seconds(self, now: float) -> float:
-        """Return for how many seconds replies of some size were not sent: the client does not read, or
-        asked for something slow before.
+    def is_too_slow(self, now: float) -> bool:
+        """Return whether replies of some size are read too slowly, or not at all, or wait for one that was asked for
+        before: called again and again while others wait.
         """
-        return now - self._held_since if self.held_bytes > _SMALL_BYTES else 0.0
+        return self.held_bytes > SMALL_BYTES and self._memory.pace.is_too_slow(now, self._writer.taken_bytes())
 
     def flush(self, now: float) -> None:
         """Send the next replies in order, as far as they are done and the client reads."""
@@ -157,8 +172,7 @@ class ReplyQueue:
             if seconds >= self._slow_seconds:
                 self._on_slow(slot, now)
             if slot.buffers is not None:
-                sent_bytes += self._writer.add(slot.buffers)
-                self._written_bytes += slot.reply_bytes
+                sent_bytes += self._write(slot, slot.buffers, now)
         self._sent(sent_bytes, now)
 
     def flush_in_any_order(self, now: float) -> None:
@@ -178,10 +192,15 @@ class ReplyQueue:
             if seconds >= self._slow_seconds:
                 self._on_slow(slot, now)
             if slot.buffers is not None:
-                sent_bytes += self._writer.add(slot.buffers)
-                self._written_bytes += slot.reply_bytes
+                sent_bytes += self._write(slot, slot.buffers, now)
         self._slots = left
         self._sent(sent_bytes, now)
+
+    def _write(self, slot: Slot, buffers: Sequence[bytes | memoryview], now: float) -> int:
+        """Give a reply to the writer; its bytes on the wire."""
+        self._written.append(_Written(slot.reply_bytes, slot.reply_bytes, slot.has_records, now))
+        self._written_bytes += slot.reply_bytes
+        return self._writer.add(buffers)
 
     def _sent(self, size_bytes: int, now: float) -> None:
         """Replies of this size are with the writer: release what the kernel has accepted."""
@@ -190,17 +209,40 @@ class ReplyQueue:
         sent = self._written_bytes - self._writer.pending_bytes
         if sent > 0:  # lengths before replies are not counted, so the writer may hold a little more
             self._written_bytes -= sent
-            self.held_bytes -= sent
-            self._held_since = now
-            self._memory.release(sent)
+            self._release(sent, now)
+
+    def _release(self, size_bytes: int, now: float) -> None:
+        """The kernel has accepted so many bytes more."""
+        records, left = 0, size_bytes
+        while left:
+            first = self._written[0]
+            part = min(left, first.left_bytes)
+            first.left_bytes -= part
+            left -= part
+            records += part if first.has_records else 0
+            if not first.left_bytes:
+                self._written.popleft()
+                if first.has_records:
+                    self._memory.pace.read(first.size_bytes, now - first.at)
+                if self._written:
+                    self._written[0].at = now
+        self.held_bytes -= size_bytes
+        self._held_records -= records
+        if records:
+            self._memory.release(records)
+        if size_bytes > records:
+            self._memory.release_other(size_bytes - records)
 
     def clear(self) -> None:
         """Drop everything: the client has disconnected."""
         self._closed = True
-        left, self.held_bytes, self._written_bytes = self.held_bytes, 0, 0
+        records, others = self._held_records, self.held_bytes - self._held_records
+        self.held_bytes = self._held_records = self._written_bytes = 0
         for slot in self._slots:
             self._metrics.requests.left_unanswered(slot.header.api_key)
         self._slots.clear()
+        self._written.clear()
         self.others = 0
         self._writer.clear()
-        self._memory.release(left)
+        self._memory.release(records)
+        self._memory.release_other(others)

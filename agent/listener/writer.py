@@ -11,12 +11,16 @@ encrypted connection never: the socket below it would send them as they are.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import struct
+import termios
 from collections.abc import Sequence
 from typing import Any
 
 _LENGTH = struct.Struct(">i")
+_QUEUED = struct.Struct("i")
+"""What the kernel has of a socket's bytes, in the machine's order."""
 _MAX_BUFFERS = 512
 """Buffers per gather write; Linux allows at most 1024."""
 _PIECE_BYTES = 64 * 1024
@@ -33,6 +37,7 @@ class ReplyWriter:
         self._queue: list[bytes | memoryview] = []
         self.pending_bytes = 0
         """Bytes that neither the kernel nor the transport has."""
+        self._added_bytes = 0
         self._blocked = False
 
     def begin(self) -> None:
@@ -57,7 +62,18 @@ class ReplyWriter:
         self._queue += buffers
         size += _LENGTH.size
         self.pending_bytes += size
+        self._added_bytes += size
         return size
+
+    def taken_bytes(self) -> int:
+        """Return how many bytes the client's machine has taken since the connection began, about: the kernel reports a
+        client that reads slowly only after each third of its buffer, which may be a megabyte."""
+        socket = self._transport.get_extra_info("socket")
+        try:
+            (unsent,) = _QUEUED.unpack(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(_QUEUED.size)))
+        except OSError:  # the connection has ended
+            unsent = 0
+        return self._added_bytes - self.pending_bytes - self._transport.get_write_buffer_size() - int(unsent)
 
     def flush(self) -> None:
         """Send as much as the kernel accepts. After a socket error the connection is aborted."""

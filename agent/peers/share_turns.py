@@ -61,8 +61,8 @@ class PartitionTurn(msgspec.Struct, frozen=True, array_like=True):
 
 class TurnAnswer(msgspec.Struct, frozen=True, array_like=True):
     """`error` refuses the whole turn: nothing was done. `lock_ms`: how long records stay acquired. `waited_ms`: how
-    long the turn took at the owner before they were; 0 from an agent that does not say it. `claim`: the coordinator
-    epoch of the owner; likewise."""
+    long the turn took at the owner before they were. `claim`: the coordinator epoch of the owner. Both are 0 from an
+    agent that does not say them."""
 
     error: int = 0
     partitions: list[PartitionTurn] = []

@@ -226,4 +226,5 @@ def _config_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal |
     if reason is None:
         given = {name: value for name, value in wanted.configs if value is not None}
         reason = table_configs.why_not_with(given, has_feature=image.has_topic_tables)
+        reason = reason or table_configs.why_not_named(wanted.name, {}, given)
     return None if reason is None else TopicRefusal(ErrorCode.invalid_config, reason)

@@ -11,12 +11,10 @@ import asyncio
 import importlib.util
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
@@ -29,7 +27,8 @@ from headrace.cli.bench.target_bench import Bounds
 from headrace.cli.bench.target_options import PUT_DELAY
 from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec, parse_target
 from headrace.cli.numbers import INT32_MAX, whole
-from headrace.cli.tables import PIPE_WIDTH
+from headrace.cli.output import write, write_error
+from headrace.cli.plain_console import PlainConsole, table_console
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
 from headrace.storage.clock import SystemClock
@@ -151,31 +150,31 @@ def _rows(names: str | None, jars: Path | None) -> list[Row]:
     reason = "they need java and the jars of --kafka (`make tools` of a checkout brings them)"
     if names is not None:
         raise ConfigError(f"rows {','.join(java)}: {reason}")
-    print(f"left out rows {','.join(java)}: {reason}", file=sys.stderr)
+    write_error(f"left out rows {','.join(java)}: {reason}")
     return [row for row in rows if row.name not in java]
 
 
 def _show(plan: BenchPlan, outcome: Outcome) -> None:
     summaries = summarise(outcome.runs)
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    console = table_console()
     console.print(make_table(summaries, plan.rows))
-    print(f"\nratio: throughput over that of {plan.specs[0].name}; medians of {plan.rounds} rounds")
+    write(f"\nratio: throughput over that of {plan.specs[0].name}; medians of {plan.rounds} rounds")
     for text in legend(summaries):
-        print(text)
+        write(text)
     for target, done in outcome.warm_ups.items():
-        print(warm_up_line(target, done))
+        write(warm_up_line(target, done))
     facts = machine()
     loads = " ".join(map(str, facts["load_average"]))
-    print(f"machine: {facts['cores']} cores, load average {loads}, Python {facts['python']}")
+    write(f"machine: {facts['cores']} cores, load average {loads}, Python {facts['python']}")
     for text in outcome.failures:
-        print(f"failed: {text}")
+        write(f"failed: {text}")
 
 
 class BenchProgress:
     """A Watcher of run.py; use it with `with`."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False)
+        console = PlainConsole(stderr=True)
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -197,9 +196,9 @@ class BenchProgress:
     def __call__(self, label: str, done: int, total: int, result: Measurement | str | None) -> None:
         self._bar.update(self._task, description=label, completed=done, total=total)
         if isinstance(result, str):
-            self._bar.console.print(f"[{done}/{total}] {label}: failed: {result}", markup=False, soft_wrap=True)
+            self._bar.console.print(f"[{done}/{total}] {label}: failed: {result}", soft_wrap=True)
         elif result is not None:
-            self._bar.console.print(f"[{done}/{total}] {label}: {line(result)}", markup=False, soft_wrap=True)
+            self._bar.console.print(f"[{done}/{total}] {label}: {line(result)}", soft_wrap=True)
 
 
 def line(run: Measurement) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace.cli.client.transport import client_config
 from headrace.cli.options import add_settings, settings_from
+from headrace.cli.output import write
 from headrace.config.errors import ConfigError
 from headrace.storage.clock import SystemClock
 
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     )
     server = ConsoleServer(options, SystemClock())
     server.start()
-    print(f"ready console={server.url}", flush=True)
+    write(f"ready console={server.url}", flush=True)
     stopping.wait()
     server.stop()
     return 0

@@ -1,9 +1,9 @@
 """Templates to HTML.
 
 Place: under every page; templates/ has one file for each, layout.html around them.
-Invariant: every value is escaped, and a name that a page did not give is an error. No template has a script, a style
-or an event handler in it: the browser would refuse them (headers.py). A time is UTC, and says so; a number that is not
-known is a dash.
+Invariant: every value is escaped, invisible characters are shown by their numbers (storage/client_text.py), and a name
+that a page did not give is an error. No template has a script, a style or an event handler in it: the browser would
+refuse them (headers.py). A time is UTC, and says so; a number that is not known is a dash.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from urllib.parse import urlencode
 
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import escape
 
 from headrace import __version__
-from headrace.cli.console.shown_bytes import visible
+from headrace.storage.client_text import visible
 
 DASH = "–"  # noqa: RUF001
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -31,10 +32,12 @@ class Pages:
             loader=PackageLoader("headrace.cli.console", "templates"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_shown,
             trim_blocks=True,
             lstrip_blocks=True,
         )
         self._environment.filters |= {
+            "exact": escape,
             "grouped": grouped,
             "in_bytes": in_bytes,
             "utc": utc,
@@ -47,6 +50,12 @@ class Pages:
         """The template of that name."""
         text = self._environment.get_template(f"{template}.html").render(page_name=template, **values)
         return HTMLResponse(text, status)
+
+
+def _shown(value: Any) -> Any:
+    """Return what a template writes of a value. Markup is what another template made, and by `exact` what a form
+    sends back."""
+    return visible(value) if type(value) is str else value
 
 
 def link(path: str, **query: Any) -> str:

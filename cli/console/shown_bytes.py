@@ -9,8 +9,9 @@ only if that loses nothing.
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any, NamedTuple
+
+from headrace.storage.client_text import visible
 
 PRETTY_BYTES_MAX = 256 * 1024
 """JSON beyond it is shown as it was sent."""
@@ -48,19 +49,6 @@ def show_bytes(data: bytes | None, bytes_max: int) -> ShownBytes:
     if not cut and (pretty := _pretty(text)) is not None:
         return ShownBytes("json", visible(pretty), len(data))
     return ShownBytes("text", visible(text), len(data), cut)
-
-
-def visible(text: str) -> str:
-    """Return the text with invisible characters by their numbers; line ends and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(character) for character in text)
-
-
-def _escaped(character: str) -> str:
-    if character in "\n\t" or not unicodedata.category(character).startswith("C"):
-        return character
-    return f"\\u{{{ord(character):04x}}}"
 
 
 def _decode(part: bytes, cut: bool) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.cost.data import Prices, measured, prices
 from headrace.cli.cost.model import GB, Bill, Needs, Workload, bills, early_flush_bill, needs
 from headrace.cli.cost.plot import picture
+from headrace.cli.output import write
+from headrace.cli.plain_console import PlainConsole
 from headrace.storage.errors import InvalidError
 
 DESCRIPTION = """\
@@ -86,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         _write(args.plot, picture(workload, constants, list_prices))
     if args.json:
-        print(json.dumps(_document(workload, need, found, list_prices), indent=1))
+        write(json.dumps(_document(workload, need, found, list_prices), indent=1))
     else:
-        _show(Console(), need, found, list_prices)
+        _show(PlainConsole(), need, found, list_prices)
     return 0
 
 
@@ -110,7 +111,7 @@ def _document(workload: Workload, need: Needs, found: Sequence[Bill], list_price
     }
 
 
-def _show(console: Console, need: Needs, found: Sequence[Bill], list_prices: Prices) -> None:
+def _show(console: PlainConsole, need: Needs, found: Sequence[Bill], list_prices: Prices) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("HEADRACE NEEDS")
     table.add_column("", justify="right")
@@ -127,12 +128,10 @@ def _show(console: Console, need: Needs, found: Sequence[Bill], list_prices: Pri
         costs.add_row(part, *(f"{bill.parts[part]:,.0f}" if part in bill.parts else "-" for bill in found))
     costs.add_row("total", *(f"{bill.total:,.0f}" for bill in found), style="bold")
     console.print(costs)
-    console.print(
-        f"\nearly flushes: at most {early_flush_bill(need, list_prices):,.0f} of Headrace's requests\n", highlight=False
-    )
+    console.print(f"\nearly flushes: at most {early_flush_bill(need, list_prices):,.0f} of Headrace's requests\n")
     most = max(bill.total for bill in found)
     for bill in found:
-        console.print(f"{bill.name:20} {bar(bill.total, most)} {bill.total:,.0f}", highlight=False)
+        console.print(f"{bill.name:20} {bar(bill.total, most)} {bill.total:,.0f}")
 
 
 def _rows(need: Needs) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from headrace.cli.damage.work import Damaged, listed, mend_all
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.tables import add_yes, show
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -80,7 +81,7 @@ def run_list(args: argparse.Namespace) -> int:
             rows, total = await listed(metastore)
             show(args, rows, COLUMNS)
             if not args.json:
-                print(f"damaged extents: {total}")
+                write(f"damaged extents: {total}")
             return 1 if total else 0
 
     return asyncio.run(work(_settings(args)))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.cli.damage.commands import ways_past
+from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.record_json import plain
 from headrace.cli.tables import Row, confirm
@@ -87,16 +88,16 @@ async def mend_all(
         answer = _describe(damaged, look)
         if not args.json:
             for line in _lines(answer):
-                print(line)
+                write(line)
         answer["outcome"] = await _mend_one(metastore, store, mending, name, damaged, look, args, clock)
         status |= answer["outcome"] not in ("sound", "replaced")
         answers.append(answer)
         if not args.json:
-            print(f"{answer['outcome']}: {damaged.topic}:{damaged.partition_index} offset={offset}")
+            write(f"{answer['outcome']}: {damaged.topic}:{damaged.partition_index} offset={offset}")
     if args.json:
-        print(json.dumps(plain(answers)))
+        write(json.dumps(plain(answers)))
     elif not answers:
-        print("no damage is recorded here: --offset names an extent; headrace audit --deep finds damage")
+        write("no damage is recorded here: --offset names an extent; headrace audit --deep finds damage")
     return status
 
 

@@ -24,6 +24,7 @@ from headrace.cli.described.reading import Description, nothing_changed, read_de
 from headrace.cli.described.schema import json_schema
 from headrace.cli.described.state import Action, ApplyStep, FieldChange, ObjectKind, Risk
 from headrace.cli.described.writing import described_file
+from headrace.cli.output import write, write_error
 from headrace.cli.tables import add_flags, add_yes, confirm, open_cluster
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
@@ -137,7 +138,7 @@ def run_apply(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(description, done)
     elif not done:
-        print("no difference")
+        write("no difference")
     return 0
 
 
@@ -169,7 +170,7 @@ def _carry_out(
             count += 1
             done.append(step)
             if not args.json:
-                print(_line(description, step), flush=True)
+                write(_line(description, step), flush=True)
     except HeadraceError as error:
         rest = f"{count} of {len(steps)} steps are done; repeat the command to do the rest"
         raise type(error)(f"{steps[count].name}: {error}\n  {rest}") from error
@@ -192,17 +193,17 @@ def run_export(args: argparse.Namespace) -> int:
         found = read_cluster(cluster, [ObjectKind(kind) for kind in args.only] or EVERYTHING)
     if found.facts.secret_configs:
         names = ", ".join(sorted(found.facts.secret_configs))
-        print(f"warning: left out, because they are secret: {names}", file=sys.stderr)
+        write_error(f"warning: left out, because they are secret: {names}")
     text = described_file(found.state, args.secrets)
     if args.json:
         text = json.dumps(yaml.safe_load(text)) + "\n"
-    print(text, end="")
+    write(text, end="")
     return 0
 
 
 def run_schema(args: argparse.Namespace) -> int:
     """Print the schema."""
-    print(json_schema(), end="")
+    write(json_schema(), end="")
     return 0
 
 
@@ -255,9 +256,9 @@ def _show(args: argparse.Namespace, description: Description, steps: Sequence[Ap
         return
     for step in steps:
         allowed = "" if _is_allowed(args, step) else f"  ({_why_not(step)})"
-        print(f"{_line(description, step)}{allowed}")
+        write(f"{_line(description, step)}{allowed}")
     counts = [(action, sum(step.action is action for step in steps)) for action in Action]
-    print(", ".join(f"{count} to {action}" for action, count in counts if count) or "no difference")
+    write(", ".join(f"{count} to {action}" for action, count in counts if count) or "no difference")
 
 
 def _line(description: Description, step: ApplyStep) -> str:
@@ -291,4 +292,4 @@ def _print_json(description: Description, steps: Sequence[ApplyStep]) -> None:
                 "line": place.line if place else None,
             }
         )
-    print(json.dumps(rows))
+    write(json.dumps(rows))

@@ -12,13 +12,14 @@ _LIMITS = frozenset(
     (
         "retention.ms",
         "retention.bytes",
+        "table.retention.ms",
         "log.retention.ms",
         "log.retention.minutes",
         "log.retention.hours",
         "log.retention.bytes",
     )
 )
-"""Configs that say how much is kept: a lower value removes records."""
+"""Configs that say how much is kept, in the topic or in its table: a lower value removes records."""
 _POLICIES = frozenset(("cleanup.policy", "log.cleanup.policy"))
 """Configs that say what removes records: delete, compact."""
 

@@ -17,6 +17,7 @@ from headrace.cli.client.quotas import Entity
 from headrace.cli.described.diff import shown_limit
 from headrace.cli.described.documents import plain_value, quoted_texts
 from headrace.cli.described.state import ClusterState
+from headrace.storage.client_text import is_control
 
 _WORDS = {"user": "user", "client-id": "clientId", "ip": "ip"}
 
@@ -37,7 +38,10 @@ def described_file(state: ClusterState, secrets: str = "secrets") -> str:
 
 
 def _dump(value: Any) -> str:
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
+    text = str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(f"\\U{ord(each):08x}" if each != "\n" and is_control(each) else each for each in text)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
@@ -53,6 +57,8 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     """Text that documents.py would read as another type gets quotes."""
     quotes = None if isinstance(plain_value(text), str) else "'"
+    if any(map(is_control, text)):
+        quotes = '"'  # where _dump may write such characters by their numbers
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=quotes)
 
 

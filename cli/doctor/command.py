@@ -13,16 +13,18 @@ import json
 import random
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from headrace.cli.doctor import bucket, cluster, host, postgres, tables
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
+from headrace.cli.plain_console import PlainConsole
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster
 from headrace.metastore.postgres.password import url_with_password
+from headrace.storage.client_text import one_line
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')} or --config)")
     findings = asyncio.run(examine(settings, SystemClock(), random.Random()))
-    print(_as_json(findings)) if args.json else _print(findings)
+    write(_as_json(findings)) if args.json else _print(findings)
     return 1 if any(finding.level is Level.BAD for finding in findings) else 0
 
 
@@ -92,13 +94,15 @@ def _as_json(findings: Sequence[Finding]) -> str:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     width = max(len(f"{f.area} {f.check}") for f in findings)
     for f in findings:
         console.print(
-            Text.assemble((f"{f.level.value:<4} ", _STYLES[f.level]), f"{f.area} {f.check}".ljust(width + 2), f.found)
+            Text.assemble(
+                (f"{f.level.value:<4} ", _STYLES[f.level]), f"{f.area} {f.check}".ljust(width + 2), one_line(f.found)
+            )
         )
         if f.to_do:
-            console.print(Text(" " * (width + 7) + f"→ {f.to_do}"))
+            console.print(Text(" " * (width + 7) + f"→ {one_line(f.to_do)}"))
     counts = {level: sum(f.level is level for f in findings) for level in Level}
     console.print(", ".join(f"{count} {level.value}" for level, count in counts.items()))

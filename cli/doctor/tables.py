@@ -54,7 +54,8 @@ class TablesFound(NamedTuple):
 def judge(found: TablesFound, settings: Settings) -> Iterator[Finding]:
     """Judge the tables, and whether a process keeps them."""
     yield from judge_tables(found.rows, settings.tables_commit_interval_ms)
-    yield from judge_role(sum(row.get("mode") != UPSERT for row in found.rows), found.role_counts)
+    needing = [row for row in found.rows if row.get("mode") != UPSERT and row.get("condition") != "detached"]
+    yield from judge_role(len(needing), found.role_counts)
 
 
 async def read(settings: Settings) -> TablesFound:
@@ -73,11 +74,18 @@ def away(settings: Settings, reason: str) -> Finding:
 
 def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterator[Finding]:
     """`rows` as `headrace tables list --json`; `interval_ms`: tables.commit.interval.ms."""
-    following = 0
+    following = detached = 0
     for row in rows:
         name, condition, reason = row["table"], row["condition"], row["reason"]
         if condition == "paused":
             yield AREA.warn("paused", f"{name}: {reason}", f"headrace tables resume {name}")
+        elif condition == "detached":
+            detached += 1
+        elif condition == "stopped" and row.get("is_topic_gone"):
+            to_do = f"headrace tables detach {name} keeps it (--upkeep: with its upkeep), headrace tables drop does not"
+            yield AREA.bad("stopped", f"{name}: {reason}", to_do)
+        elif condition == "blocked" or (condition == "following" and row.get("is_name_taken")):
+            yield AREA.bad("blocked", f"{name}: {reason}", "then the table goes on by itself")
         elif condition == "stopped":
             to_do = f"headrace tables resume {name} --at rows, offsets or log (docs/start/TABLES.md says which)"
             yield AREA.bad("stopped", f"{name}: {reason}", to_do)
@@ -92,8 +100,10 @@ def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterato
             yield AREA.warn("late", found, f"look at the log of {keeper}")
         else:
             following += 1
-    if following == len(rows):
+    if following + detached == len(rows):
         yield AREA.ok("following", f"all {following} tables follow their topics")
+    if detached:
+        yield AREA.ok("detached", f"{detached} tables are kept without a topic")
 
 
 def judge_role(tables: int, counts: Mapping[str, int]) -> Iterator[Finding]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.storage.client_text import is_control
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PLACE = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +,]*\d*(?:\.\d+)?[a-zA-Z])")
 _PLAIN = (bool, int, float, type(None))
 
@@ -39,13 +40,13 @@ class OneLineFormatter(logging.Formatter):
         return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = _CONTROL.sub(_escaped, record.message)
+        record.message = _escaped(record.message)
         of = " ".join(f"{name}={value}" for name, value in self._writer().items())
         return f"[{of}] {super().formatMessage(record)}" if of else super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
-        return "\n  ".join(_CONTROL.sub(_escaped, line) for line in lines)
+        return "\n  ".join(_escaped(line) for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -88,5 +89,8 @@ def named_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
             yield name, value if isinstance(value, _PLAIN) else str(value)
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
+def _escaped(text: str) -> str:
+    """Return the text with what one_line of client_text.py escapes, as Python escapes it in its literals."""
+    if text.isprintable():
+        return text
+    return "".join(each.encode("unicode_escape").decode("ascii") if is_control(each) else each for each in text)

@@ -16,6 +16,7 @@ from pathlib import Path
 from headrace import __version__
 from headrace.agent.access.audit import open_audit_log
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
+from headrace.cli.output import write
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.cli.process.log_format import FORMATTERS, Writer
 from headrace.cli.process.log_length import LengthFilter
@@ -137,7 +138,7 @@ async def _serve(
     try:
         await process.start()
         tune_collector()
-        print(process.ready_line(), flush=True)
+        write(process.ready_line(), flush=True)
         await ended
     finally:
         await process.stop()

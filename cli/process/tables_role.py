@@ -73,8 +73,9 @@ class TablesRole:
         return f"tables={self._address.name}.{self._address.namespace}"
 
     async def status(self) -> dict[str, Any]:
-        """The newest round of each table, for people."""
+        """The newest round of each table, for people, and the rounds that take long."""
         rounds = {} if self._follower is None else self._follower.last
+        long = {} if self._follower is None else self._follower.turns.long()
         return {
             "roles": [TABLES],
             "cluster_id": self._shared.metastore.cluster_id,
@@ -82,12 +83,14 @@ class TablesRole:
                 name: {"condition": each.condition.value, "reason": each.reason, "lag": sum(each.lag.values())}
                 for name, each in sorted(rounds.items())
             },
+            "long_rounds": {name: round(seconds) for name, seconds in sorted(long.items())},
         }
 
     async def _follow(self) -> None:
         from headrace.scan.cluster import BucketAddress, ScannedCluster
         from headrace.scan.partitions import TopicCatalog
         from headrace.scan.read import SplitReader
+        from headrace.scan.tables.apart.process import OpeningPool
         from headrace.scan.tables.chunks import PIN_HINT
         from headrace.scan.tables.follower import TableFollower
         from headrace.scan.tables.looking import TableReader
@@ -99,9 +102,9 @@ class TablesRole:
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)
         reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=PIN_HINT)
+        formats = ValueFormats(settings.tables_schema_registry_url, OpeningPool())
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
-            formats = ValueFormats(settings.tables_schema_registry_url)
             tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
             worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
@@ -114,6 +117,7 @@ class TablesRole:
             finally:
                 await jobs.stop(0)
         finally:
+            await asyncio.to_thread(formats.close)
             await asyncio.to_thread(reader.close)
             await asyncio.to_thread(catalog.close)
 

@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.children import AgentProcess
+from headrace.cli.output import write, write_error
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
@@ -97,13 +97,13 @@ class _Supervisor:
         kafka = ",".join(agent.kafka_address for agent in self._agents)
         for line in lines:
             logger.info("agent started: %s", line)
-        print(f"ready node={nodes} kafka={kafka} http={self._address}", flush=True)
+        write(f"ready node={nodes} kafka={kafka} http={self._address}", flush=True)
 
     def _report(self, exits: Sequence[asyncio.Task[int]]) -> int:
         for agent, exited in zip(self._agents, exits, strict=True):
             if exited.done():
                 problem = f"agent exited, the others drain and the command ends: node={agent.field('node')}"
-                print(f"error: {problem} status={exited.result()}", file=sys.stderr, flush=True)
+                write_error(f"error: {problem} status={exited.result()}")
         return 1
 
     async def _drain(self) -> None:

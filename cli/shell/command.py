@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import readline
-import sys
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
@@ -27,6 +26,7 @@ from headrace.cli.client.records import fetch
 from headrace.cli.client.transport import ClientConfig, ask, client_config
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.options import add_settings, settings_from
+from headrace.cli.output import write, write_error
 from headrace.cli.shell.commands import GREETING, LeaveShell, Shell
 from headrace.cli.shell.tree import tree
 from headrace.config.errors import ConfigError
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     image = _image(args)
     if args.save_snapshot is not None:
         _save(image, args.save_snapshot)
-        print(f"snapshot saved: end_offset={image.offset} file={args.save_snapshot}")
+        write(f"snapshot saved: end_offset={image.offset} file={args.save_snapshot}")
         return 0
-    shell = Shell(tree(image), print)
+    shell = Shell(tree(image), write)
     with contextlib.suppress(LeaveShell):
         if args.line is not None:
             shell.run(args.line)
@@ -108,20 +108,20 @@ def _save(image: MetadataImage, path: Path) -> None:
 
 def _converse(shell: Shell) -> None:
     _complete_with(shell)
-    print(GREETING)
+    write(GREETING)
     while True:
         try:
             line = input(PROMPT)
         except EOFError:
-            print()
+            write()
             return
         except KeyboardInterrupt:  # drops the line, as other shells do
-            print()
+            write()
             continue
         try:
             shell.run(line)
         except HeadraceError as error:
-            print(error, file=sys.stderr)
+            write_error(error)
 
 
 def _complete_with(shell: Shell) -> None:

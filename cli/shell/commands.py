@@ -85,7 +85,7 @@ class Shell:
         return [
             f"{head}{slash}{name}{'/' if isinstance(child, Directory) else ' '}"
             for name, child in node.children.items()
-            if name.startswith(start)
+            if name.startswith(start) and name.isprintable()  # readline writes them as they are
         ]
 
     def _cat(self, words: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.client.transport import client_config
@@ -23,6 +22,7 @@ from headrace.cli.console.cluster_reads import read_cluster
 from headrace.cli.console.metastore_link import MetastoreLink
 from headrace.cli.console.sampler import Sampler
 from headrace.cli.options import add_settings, settings_from
+from headrace.cli.plain_console import PlainConsole
 from headrace.cli.top.screen import Screen, drawn
 from headrace.config.errors import ConfigError
 from headrace.storage.clock import Clock, SystemClock
@@ -103,12 +103,12 @@ def _once(look: _Look, clock: Clock, seconds: float) -> int:
     look()
     _wait(clock, seconds)
     screen = look()
-    Console().print(drawn(screen))
+    PlainConsole().print(drawn(screen))
     return 0 if screen.cluster is not None else 1
 
 
 def _refreshed(look: _Look, clock: Clock, seconds: float) -> int:
-    with contextlib.suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as live:
+    with contextlib.suppress(KeyboardInterrupt), Live(console=PlainConsole(), screen=True, auto_refresh=False) as live:
         while True:
             live.update(drawn(look()), refresh=True)
             _wait(clock, seconds)

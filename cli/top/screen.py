@@ -17,8 +17,10 @@ from rich.text import Text
 from headrace.cli.console.cluster_reads import ClusterSummary
 from headrace.cli.console.samples import Point, Sample, TopicRate
 from headrace.cli.doctor.findings import Finding, Level
+from headrace.cli.plain_console import cell
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
+from headrace.storage.client_text import one_line
 
 AGENTS_MAX, TOPICS_MAX, GROUPS_MAX, PARTITIONS_MAX, JOBS_MAX, LINES_MAX = 8, 6, 6, 6, 6, 6
 UNITS = ("", "K", "M", "G", "T")
@@ -49,7 +51,7 @@ def drawn(screen: Screen) -> RenderableType:
         parts.append(_jobs(screen.jobs))
     wrong = [finding for finding in screen.findings if finding.level is not Level.OK]
     lines = [*screen.problems, *(f"{f.level.value} {f.area} {f.check}: {f.found}" for f in wrong)]
-    parts += [Text(line, style="yellow", overflow="ellipsis", no_wrap=True) for line in lines[:LINES_MAX]]
+    parts += [Text(one_line(line), style="yellow", overflow="ellipsis", no_wrap=True) for line in lines[:LINES_MAX]]
     return Group(*parts)
 
 
@@ -67,12 +69,12 @@ def amount(value: float | None) -> str:
 def _head(screen: Screen) -> Text:
     point = screen.point
     if point is None:
-        return Text(f"headrace top  {screen.servers}  waiting for two samples", style="bold")
+        return cell(f"headrace top  {screen.servers}  waiting for two samples", "bold")
     p99 = "-" if point.commit_p99_ms is None else f"{point.commit_p99_ms:.0f} ms"
-    return Text(
+    return cell(
         f"headrace top  {screen.servers}  records/s {amount(point.records)}  in {amount(point.produced_bytes)}B/s"
         f"  out {amount(point.fetched_bytes)}B/s  commit p99 {p99}  lag {amount(float(point.lag))}",
-        style="bold",
+        "bold",
     )
 
 
@@ -94,7 +96,7 @@ def _agents(cluster: ClusterSummary) -> Table:
     leader = -1 if cluster.quorum is None else cluster.quorum.leader
     for agent in cluster.agents[:AGENTS_MAX]:
         role = "  active controller" if agent.node_id == leader else ""
-        table.add_row(f"{agent.node_id} {agent.host}:{agent.port}{role}", agent.zone or "-", agent.state)
+        table.add_row(*map(cell, (f"{agent.node_id} {agent.host}:{agent.port}{role}", agent.zone or "-", agent.state)))
     return _left_out(table, len(cluster.agents), AGENTS_MAX)
 
 
@@ -106,7 +108,7 @@ def _topics(screen: Screen) -> Table:
     busiest = sorted(rates, key=lambda name: (-rates[name].records, name))
     for name in busiest[:TOPICS_MAX]:
         rate = rates[name]
-        table.add_row(name, amount(rate.records), amount(rate.received_bytes), amount(rate.sent_bytes))
+        table.add_row(cell(name), amount(rate.records), amount(rate.received_bytes), amount(rate.sent_bytes))
     return _left_out(table, len(names), TOPICS_MAX)
 
 
@@ -114,7 +116,7 @@ def _groups(sample: Sample) -> Table:
     table = _table("GROUPS", "lag")
     lags = {group: sample.lag(group) for group in sample.committed}
     for group in sorted(lags, key=lambda group: (-lags[group], group))[:GROUPS_MAX]:
-        table.add_row(group, amount(float(lags[group])))
+        table.add_row(cell(group), amount(float(lags[group])))
     return _left_out(table, len(lags), GROUPS_MAX)
 
 
@@ -122,7 +124,7 @@ def _behind(sample: Sample) -> Table:
     table = _table("FURTHEST BEHIND", "lag")
     pairs = sorted(_lags(sample), reverse=True)
     for lag, group, topic, partition in pairs[:PARTITIONS_MAX]:
-        table.add_row(f"{topic}-{partition} in {group}", amount(float(lag)))
+        table.add_row(cell(f"{topic}-{partition} in {group}"), amount(float(lag)))
     return _left_out(table, len(pairs), PARTITIONS_MAX)
 
 
@@ -144,5 +146,5 @@ def _jobs(counts: Sequence[JobCount]) -> Table:
         overdue[count.kind] = max(overdue.get(count.kind, 0), count.overdue_ms)
     for kind in sorted(by_kind, key=lambda kind: (-overdue[kind], kind))[:JOBS_MAX]:
         numbers = (by_kind[kind].get(state, 0) for state in (JobState.WAITING, JobState.LEASED, JobState.GIVEN_UP))
-        table.add_row(kind, *map(str, numbers), f"{overdue[kind] / 1000:.0f}")
+        table.add_row(cell(kind), *map(str, numbers), f"{overdue[kind] / 1000:.0f}")
     return _left_out(table, len(by_kind), JOBS_MAX)

@@ -1,4 +1,5 @@
-"""`headrace tables`: create, list, show, alter, pause, resume and drop the Iceberg tables of topics; delete their rows.
+"""`headrace tables`: create, list, show, alter, pause, resume, detach and drop the Iceberg tables of topics; delete
+their rows.
 
 Place: reads metastore, bucket and catalog directly, with or without agents; the role `tables` does the appending.
 Invariant: a table that Headrace did not create is never changed. A refusal is one line on stderr and exit status 1;
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import PREFIX, S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.process.tables_role import require_tables
 from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.config.table_configs import APPEND, UPSERT
+from headrace.config.table_configs import APPEND, UPSERT, default_name
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -39,12 +41,13 @@ Iceberg tables of topics: each committed record once, read from the bucket witho
   headrace tables resume orders -b 127.0.0.1:9092
   headrace tables alter orders --retention-ms 2592000000 -b 127.0.0.1:9092
   headrace tables delete-rows orders --key customer-7 -b 127.0.0.1:9092
+  headrace tables detach orders --upkeep -b 127.0.0.1:9092
 
 A process with the role tables appends what is new: headrace dev --tables, or headrace compactor with
 tables.catalog.name. -b takes the settings that are not given from an agent (headrace dev); elsewhere
 give metastore.url, bucket and tables.catalog.* by flags, variables or --config.
 """
-ACTIONS = "{list,create,show,alter,pause,resume,delete-rows,drop}"
+ACTIONS = "{list,create,show,alter,pause,resume,delete-rows,detach,drop}"
 FROM_AGENT = (
     "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
@@ -78,14 +81,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
     )
     resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
+    detaching = commands.add_parser("detach", help="keep the table of a topic that was deleted")
+    detaching.add_argument(
+        "--upkeep", action="store_true", help="go on with its upkeep: retention, small files, old snapshots"
+    )
     dropping = commands.add_parser("drop", help="remove a table from the catalog")
     dropping.add_argument("--purge", action="store_true", help="delete its files, too")
     add_yes(dropping)
-    for command in (showing, altering, pausing, resuming, deleting, dropping):
+    for command in (showing, altering, pausing, resuming, deleting, detaching, dropping):
         command.add_argument("table")
     work = {
         listing: _list, creating: _create, showing: _show, altering: _alter, pausing: _pause, resuming: _resume,
-        deleting: _delete_rows, dropping: _drop,
+        deleting: _delete_rows, detaching: _detach, dropping: _drop,
     }  # fmt: skip
     for command, run_it in work.items():
         command.add_argument("--json", action="store_true", help="JSON for scripts")
@@ -207,7 +214,6 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
-    from headrace.scan.tables.declaration import default_name
     from headrace.scan.tables.worker import KEPT_BY_SPARK
 
     name = args.table or default_name(args.topic)
@@ -241,7 +247,7 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
     if args.json:
         say(args, "", **found)
         return
-    print(_text(found))
+    write(_text(found))
 
 
 def _text(found: dict[str, Any]) -> str:
@@ -286,6 +292,12 @@ async def _delete_rows(args: argparse.Namespace, tables: OpenTables) -> None:
         say(args, f"would be deleted: {what}; repeat with --yes", **found)
         return
     say(args, f"deleted: {what}; snapshots before that which still have them: {found['snapshots']}", **found)
+
+
+async def _detach(args: argparse.Namespace, tables: OpenTables) -> None:
+    await tables.detach(args.table, with_upkeep=args.upkeep)
+    kept = "with its upkeep" if args.upkeep else "as it is"
+    say(args, f"detached: {args.table} is kept {kept}", table=args.table, condition="detached", upkeep=args.upkeep)
 
 
 async def _drop(args: argparse.Namespace, tables: OpenTables) -> None:

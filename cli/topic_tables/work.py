@@ -18,17 +18,17 @@ from headrace.config.table_configs import APPEND, ENABLE, UPSERT
 from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
-from headrace.scan.errors import ForeignTableError, OptionError
+from headrace.scan.errors import ForeignTableError, NameTakenError, OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
 from headrace.scan.tables.creating import Values, create_table, require_key
-from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.declaring import TableDeclarer, declarations
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, table_end
+from headrace.scan.tables.state import AS_IT_IS, DETACHED, PAUSED, RETENTION_MS, TOLERANCE, WITH_UPKEEP, table_end
 from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.waiting import waited_ms
@@ -91,7 +91,8 @@ class OpenTables:
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
         found = []
-        for name in await asyncio.to_thread(self.catalog.names):
+        names = await asyncio.to_thread(self.catalog.names)
+        for name in names:
             try:
                 look = await self._look(name)
             except ForeignTableError:
@@ -103,15 +104,16 @@ class OpenTables:
                 found.append(await self._row(name, look))
             except HeadraceError as error:
                 found.append(_unreadable(name, look.definition.topic, error))
-        return [*found, *await self._not_made({row["table"]: row["topic"] for row in found})]
+        return [*found, *await self._not_made(names, {row["table"]: row["topic"] for row in found})]
 
-    async def _not_made(self, topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    async def _not_made(self, names: Sequence[str], topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
         """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
-        image = await TopicCatalog(self.cluster.metastore).refresh()
+        catalog = TopicCatalog(self.cluster.metastore)
+        image, declarer = await catalog.refresh(), TableDeclarer(self.cluster, catalog, self.catalog)
         return [
             {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
             | {"condition": DECLARED} | dict.fromkeys(_NUMBERS)
-            | {"reason": "the name is taken" if declared.name in topics else "no worker has made it yet"}
+            | {"reason": await declarer.why_not_made(topic, declared, names) or "no worker has made it yet"}
             for topic, declared in declarations(image)
             if topics.get(declared.name) != topic.name
         ]  # fmt: skip
@@ -152,17 +154,20 @@ class OpenTables:
             },
         }
 
-    def _dead_letters(self, look: TableLook) -> dict[str, Any] | None:
-        """The dead-letter table and how many records it has; None if there is none."""
-        letters = self.catalog.load_dead_letters(look.table) if look.definition.has_dead_letters else None
+    def _dead_letters(self, look: TableLook) -> tuple[dict[str, Any] | None, str]:
+        """The dead-letter table and how many records it has, None if there is none; and why it cannot be made."""
+        try:
+            letters = self.catalog.load_dead_letters(look.table) if look.definition.has_dead_letters else None
+        except NameTakenError as error:
+            return None, str(error)
         if letters is None:
-            return None
+            return None, ""
         snapshot = letters.metadata.current_snapshot()
         return {
             "table": ".".join(letters.name()[-2:]),
             "records": 0 if snapshot is None else snapshot_view(snapshot).records,
             "due": sum(gap.end - gap.start for gap in look.letters.due),
-        }
+        }, ""
 
     async def pause(self, name: str, reason: str) -> None:
         """Let no worker append until `resume`."""
@@ -214,6 +219,8 @@ class OpenTables:
         `tolerance`: the table's from now on.
         """
         look = await self._look(name)
+        if look.condition is Condition.DETACHED or look.is_topic_gone:
+            raise OptionError(f"the table has no topic to follow: {look.reason}")
         if look.condition is Condition.STOPPED:
             if at is None:
                 raise OptionError(f"the table is stopped: {look.reason}. Say --at rows, offsets or log")
@@ -229,13 +236,20 @@ class OpenTables:
             await asyncio.to_thread(self.catalog.set_property, name, TOLERANCE, tolerance)
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, "")
 
+    async def detach(self, name: str, *, with_upkeep: bool) -> None:
+        """Keep the table of a topic that was deleted, with its upkeep or as it is. OptionError if the topic exists."""
+        look = await self._look(name)
+        if not look.is_topic_gone and look.condition is not Condition.DETACHED:
+            raise OptionError(f"topic {look.definition.topic} exists: `headrace tables pause {name}` stops appending")
+        await asyncio.to_thread(self.catalog.set_property, name, DETACHED, WITH_UPKEEP if with_upkeep else AS_IT_IS)
+
     async def _continue(self, look: TableLook, choice: Choice) -> None:
         if look.letters.broken and look.letters.table is not None:
             await asyncio.to_thread(decide_letters, look.letters.table, choice)
             return
         letters = None
         if look.definition.has_dead_letters:
-            letters = await asyncio.to_thread(self.catalog.load_dead_letters, look.table)
+            letters = await asyncio.to_thread(self.catalog.own_dead_letters, look.table)
         if look.step is None or not look.step.ahead:
             await asyncio.to_thread(decide, look.table, choice, letters)
         elif choice is not Choice.LOG:
@@ -264,6 +278,7 @@ class OpenTables:
         return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
 
     async def _row(self, name: str, look: TableLook) -> dict[str, Any]:
+        letters, taken = await asyncio.to_thread(self._dead_letters, look)
         return {
             "table": name,
             "topic": look.definition.topic,
@@ -272,8 +287,10 @@ class OpenTables:
             "records": look.progress.records if look.progress is not None else 0,
             "lag": sum(look.lag.values()) if look.step is not None else None,
             "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
-            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
-            "reason": look.reason or (KEPT_BY_SPARK if look.definition.is_keyed else None),
+            "dead_letters": letters,
+            "reason": look.reason or taken or (KEPT_BY_SPARK if look.definition.is_keyed else None),
+            "is_name_taken": bool(taken),
+            "is_topic_gone": look.is_topic_gone,
             "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
         }
 

@@ -48,6 +48,7 @@ from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
+from headrace.storage.client_text import visible
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
 
@@ -117,7 +118,7 @@ def _run(args: argparse.Namespace) -> int:
     summary = asyncio.run(
         work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms, spark_log_level=args.spark_log_level)
     )
-    print(summary, flush=True)
+    print(visible(str(summary)), flush=True)
     return 0
 
 

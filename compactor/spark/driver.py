@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from headrace.config.errors import ConfigError
+from headrace.storage.client_text import visible
 from headrace.storage.errors import HeadraceError
 
 
@@ -38,7 +39,7 @@ def run_driver(args: argparse.Namespace, application: str, work: Callable[[argpa
     try:
         return work(args)
     except (ConfigError, HeadraceError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return 1
 
 

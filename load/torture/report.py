@@ -26,6 +26,10 @@ def print_outcome(outcome: TortureOutcome) -> None:
         print(f"           {report.producer:10}{report.sent:7}{acknowledged:14}{failed:10}{retries:>9}")
         if report.implied:
             print(f"             {report.implied} of them acknowledged by a later batch's success, without an offset")
+        if report.placeless > report.implied:
+            print(
+                f"             {report.placeless - report.implied} of them acknowledged as overtaken, without an offset"
+            )
         print_reasons(report)
     print(f"           producer ids {outcome.producer_ids}, highest epoch {outcome.highest_epoch}")
     print("agents")

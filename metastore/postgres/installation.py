@@ -107,7 +107,9 @@ def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
         place = wanted
         place.mkdir(mode=0o700)
     else:
-        SHARED_DATA.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not SHARED_DATA.exists():
+            SHARED_DATA.mkdir(parents=True)
+            SHARED_DATA.chmod(0o755)  # whatever the umask is
         place = Path(tempfile.mkdtemp(prefix="postgres-", dir=SHARED_DATA))
         wanted.symlink_to(place)
         log.warning("postgres data placed elsewhere: unreachable=%s user=%s to=%s", wanted, account.pw_name, place)

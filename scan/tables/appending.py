@@ -20,12 +20,14 @@ from pyiceberg.table.snapshots import Operation
 
 from headrace.scan.errors import SchemaError
 from headrace.scan.tables.committing import CommitOutcome, CommitResult, commit, set_progress
+from headrace.scan.tables.data_files import write_files
 from headrace.scan.tables.file_names import name_files
 from headrace.scan.tables.keyed.keys import keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.manifests import ReplaceFiles
-from headrace.scan.tables.state import GAPS_KEPT, OFFSETS, OffsetGap, TablePosition, TableProgress, offsets_text
+from headrace.scan.tables.snapshot_offsets import AppendWithOffsets
+from headrace.scan.tables.state import GAPS_KEPT, OffsetGap, TablePosition, TableProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,15 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
     assert add.rows is None or not (add.files or add.removed), "rows and files of others have no order"
     name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only
     change = table.transaction()
-    summary = {OFFSETS: offsets_text(add.positions)}
     if add.removed:
-        replaced = ReplaceFiles(Operation.OVERWRITE, change, table.io, KnownManifests(), summary, merges=False)
+        replaced = ReplaceFiles(Operation.OVERWRITE, change, table.io, KnownManifests(), add.positions, merges=False)
         replaced.replace(add.removed, add.files)
-    elif add.files:
-        with change._append_snapshot_producer(summary) as added:
-            for each in add.files:
-                added.append_data_file(each)
-    elif add.rows is None or not add.rows.num_rows:
-        with change.update_snapshot(snapshot_properties=summary).fast_append():
-            pass
     else:
-        change.append(add.rows, snapshot_properties=summary)
+        files = add.files if add.rows is None else write_files(table.metadata, table.io, add.rows)
+        with AppendWithOffsets(Operation.APPEND, change, table.io) as added:
+            added.offsets = add.positions
+            for each in files:
+                added.append_data_file(each)
     gaps = (*(before.gaps if before else ()), *add.gaps)[-GAPS_KEPT:]
     set_progress(change, TableProgress(dict(add.positions), gaps=gaps, dead=add.dead))
     return change

@@ -23,7 +23,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
-from headrace.scan.errors import ForeignTableError, OptionError, TableError
+from headrace.config.shown import without_logins, without_secrets
+from headrace.config.table_configs import DEAD_LETTERS_SUFFIX, why_reserved
+from headrace.scan.errors import ForeignTableError, NameTakenError, OptionError, RefusedError, TableError
 from headrace.scan.tables.keyed.keys import key_paths, keyed_layout, keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
 from headrace.scan.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA
@@ -35,6 +37,7 @@ from headrace.scan.tables.state import (
     KEY_COLUMNS,
     KEYED_TOPIC,
     OFFSETS,
+    OFFSETS_IN,
     PARTITION_BY,
     START,
     TOLERANCE,
@@ -47,7 +50,7 @@ from headrace.scan.tables.state import (
     TableView,
     definition_of,
 )
-from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
+from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, ThrottledError, UnavailableError
 
 RETRIES = "commit.retry.num-retries"
 OWN_PROPERTIES = {
@@ -94,11 +97,20 @@ class CatalogAddress:
                 f"unknown catalog: {self.name}: set tables.catalog.uri, or configure it in .pyiceberg.yaml or by"
                 f" PYICEBERG_CATALOG__{self.name.upper()}__URI"
             )
-        with translated(f"catalog {self.name}"):
-            try:
-                return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
-            except (ValueError, exceptions.NotInstalledError) as error:
-                raise OptionError(f"catalog {self.name} cannot be opened: {error}") from error
+        configured = Config().get_catalog_config(self.name) or {}
+        known = [(name, str(value)) for name, value in (*self.properties.items(), *configured.items())]
+        secrets = [
+            text for name, value in known for text in (value, f"{name}={value}") if text == value or "@" not in value
+        ]
+        try:
+            return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
+        except (ValueError, exceptions.NotInstalledError) as error:
+            raise OptionError(
+                f"catalog {self.name} cannot be opened: {without_secrets(str(error), *secrets)}"
+            ) from None
+        except Exception as error:
+            told = f"{type(error).__name__}: {without_secrets(str(error), *secrets)}"
+            raise UnavailableError(f"catalog {self.name}: the catalog does not answer: {told}") from None
 
 
 class TableCatalog:
@@ -123,6 +135,8 @@ class TableCatalog:
         """
         if _NAME.fullmatch(name) is None:
             raise OptionError(f"a table's name has letters, digits, _ and -: {name!r}")
+        if reason := why_reserved(name):
+            raise OptionError(reason)
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
             raise OptionError(f"cannot be set: {', '.join(fixed)}")
         is_valued = definition.value_format != BINARY
@@ -141,7 +155,7 @@ class TableCatalog:
         return self._create(name, schema, spec, OWN_PROPERTIES | dict(properties) | own)
 
     def create_dead_letters(self, of: Table, definition: Definition) -> Table:
-        """Create the dead-letter table of a table; if it is there, return it. ForeignTableError: it is of another."""
+        """Create the dead-letter table of a table; if it is there, return it. NameTakenError: it is of another."""
         own = {CLUSTER_ID: definition.cluster_id, DEAD_LETTERS_OF: str(of.metadata.table_uuid)}
         try:
             return self._create(
@@ -154,25 +168,41 @@ class TableCatalog:
             return found
 
     def load_dead_letters(self, of: Table) -> Table | None:
-        """The dead-letter table of a table; None if it has none yet. ForeignTableError: it is of another."""
+        """The dead-letter table of a table; None if it has none yet. NameTakenError: another table has its name."""
         name = dead_letters_of(of.name()[-1])
         try:
             table = self.load(name)
         except NotFoundError:
             return None
         if table.properties.get(DEAD_LETTERS_OF) != str(of.metadata.table_uuid):
-            raise ForeignTableError(f"not the dead-letter table of {of.name()[-1]}: {self.namespace}.{name}")
+            raise NameTakenError(
+                f"the name of its dead-letter table is taken: {self.namespace}.{name} {_whose(table)}: rename or drop"
+                " that one"
+            )
         return table
+
+    def own_dead_letters(self, of: Table) -> Table | None:
+        """The same; None also if another table has its name."""
+        try:
+            return self.load_dead_letters(of)
+        except NameTakenError:
+            return None
 
     def _create(self, name: str, schema: Schema, spec: PartitionSpec, properties: dict[str, str]) -> Table:
         with translated(f"table {self.namespace}.{name}"):
             try:
-                self.catalog.create_namespace_if_not_exists(self.namespace)
-                return self.catalog.create_table(
-                    (*self._namespace, name), schema, partition_spec=spec, properties=properties
-                )
+                return self._create_in_namespace(name, schema, spec, properties)
             except (ValueError, exceptions.BadRequestError) as error:
                 raise OptionError(f"the catalog refuses the table: {self.namespace}.{name}: {error}") from error
+
+    def _create_in_namespace(self, name: str, schema: Schema, spec: PartitionSpec, properties: dict[str, str]) -> Table:
+        """Create the namespace only if it is missing: a role that may not do that can use one that is there."""
+        identifier = (*self._namespace, name)
+        try:
+            return self.catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
+        except exceptions.NoSuchNamespaceError:
+            self.catalog.create_namespace_if_not_exists(self.namespace)
+        return self.catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
 
     def load(self, name: str) -> Table:
         """The table as the catalog has it now. NotFoundError."""
@@ -221,7 +251,7 @@ class TableCatalog:
         that is not ours.
         """
         table, _ = self.load_own(name)
-        if self.load_dead_letters(table) is not None:
+        if self.own_dead_letters(table) is not None:
             self._drop(dead_letters_of(name), purge=purge)
         self._drop(name, purge=purge)
 
@@ -271,7 +301,15 @@ def name_of(table: Table) -> str:
 
 def dead_letters_of(name: str) -> str:
     """Return the name of a table's dead-letter table."""
-    return f"{name}_dead_letters"
+    return f"{name}{DEAD_LETTERS_SUFFIX}"
+
+
+def _whose(table: Table) -> str:
+    """Return what keeps a table, for people."""
+    if DEAD_LETTERS_OF in table.properties:
+        return "is the dead-letter table of a table that is gone, or has another name"
+    definition = definition_of(table.properties)
+    return "is no table of a topic" if definition is None else f"is the table of topic {definition.topic}"
 
 
 def view_of(table: Table) -> TableView:
@@ -290,7 +328,45 @@ def snapshot_view(snapshot: Snapshot) -> SnapshotView:
     return SnapshotView(
         *(snapshot.snapshot_id, snapshot.parent_snapshot_id, operation),
         *(snapshot.sequence_number or 0, records, more.get(OFFSETS)),
+        has_offsets=OFFSETS in more or OFFSETS_IN in more,
     )
+
+
+_THROTTLES = (429, 503)
+_NOT_DEFINITE = (408, 409, 429)
+"""Answers below 500 that are no refusal: too late, a conflict, too often."""
+_CODES: dict[type[Exception], int] = {
+    exceptions.BadRequestError: 400,
+    exceptions.UnauthorizedError: 401,
+    exceptions.OAuthError: 401,
+    exceptions.ForbiddenError: 403,
+    exceptions.AuthorizationExpiredError: 419,
+    exceptions.TooManyRequestsError: 429,
+    exceptions.ServiceUnavailableError: 503,
+}
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status with which the catalog answered; None if it gave none."""
+    if (known := next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)) is not None:
+        return known
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    status = getattr(response, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def definite_answer(what: str, error: BaseException) -> HeadraceError | None:
+    """Return what to raise if the catalog answered that it did nothing: RefusedError for a 4xx, ThrottledError for a
+    429 or 503. None: it may have done it, or did not answer.
+    """
+    status = status_of(error)
+    if status in _THROTTLES:
+        return ThrottledError(
+            f"{what}: the catalog asks for fewer requests: {type(error).__name__}: {without_logins(str(error))}"
+        )
+    if status is not None and 400 <= status < 500 and status not in _NOT_DEFINITE:
+        return RefusedError(f"{what}: the catalog refuses: {type(error).__name__}: {without_logins(str(error))}")
+    return None
 
 
 @contextmanager
@@ -303,10 +379,14 @@ def translated(what: str) -> Iterator[None]:
     except HeadraceError:
         raise
     except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError, exceptions.NoSuchIdentifierError) as error:
-        raise NotFoundError(f"{what} does not exist: {error}") from error
+        raise NotFoundError(f"{what} does not exist: {without_logins(str(error))}") from error
     except exceptions.TableAlreadyExistsError as error:
-        raise AlreadyExistsError(f"{what} exists: {error}") from error
-    except (ValueError, exceptions.ValidationError, exceptions.ForbiddenError, exceptions.NotInstalledError) as error:
-        raise TableError(f"{what}: {error}") from error
+        raise AlreadyExistsError(f"{what} exists: {without_logins(str(error))}") from error
+    except (ValueError, exceptions.ValidationError, exceptions.NotInstalledError) as error:
+        raise TableError(f"{what}: {without_logins(str(error))}") from error
     except Exception as error:
-        raise UnavailableError(f"{what}: the catalog does not answer: {type(error).__name__}: {error}") from error
+        if (definite := definite_answer(what, error)) is not None:
+            raise definite from error
+        raise UnavailableError(
+            f"{what}: the catalog does not answer: {type(error).__name__}: {without_logins(str(error))}"
+        ) from error

@@ -32,7 +32,9 @@ from headrace.scan.tables.state import TablePosition
 PIN_HINT = "A commit took more than an hour"
 """What the reader of a chunk says if a file is gone: the pin has ended."""
 CHUNK_BYTES = 64 * 1024 * 1024
-"""Stored bytes that one commit appends, at most about; opened they may be several times as many."""
+"""Stored bytes that one commit appends, at most about."""
+OPENED_BYTES = 128 * 1024 * 1024
+"""The same of opened bytes: a chunk ends early if its records unpack to more."""
 
 
 class Reach(NamedTuple):
@@ -46,6 +48,10 @@ class Reach(NamedTuple):
         """Return the position if it ends before `offset`, which is above the first one."""
         return TablePosition(offset, self.epochs[bisect_left(self.last_offsets, offset - 1)])
 
+    def shortened(self, offset: int) -> Reach:
+        """Return the same up to this offset, which is above the first one."""
+        return self._replace(position=self.cut(offset))
+
 
 def rows_of(reader: SplitReader, planned: Sequence[PlannedPartition]) -> pa.Table:
     """The rows of these extents, as the table takes them. Blocks."""
@@ -53,13 +59,40 @@ def rows_of(reader: SplitReader, planned: Sequence[PlannedPartition]) -> pa.Tabl
     return table_of(batch for each in planned for batch in record_batches(reader.batches((each,)), schema))
 
 
+class RowsWithin(NamedTuple):
+    """Rows of at most so many bytes. `ends`: where partitions end that were not read to their end; None: at once."""
+
+    rows: pa.Table
+    ends: dict[int, int | None]
+
+
+def rows_within(reader: SplitReader, planned: Sequence[PlannedPartition], opened_bytes: int) -> RowsWithin:
+    """Read the rows of these extents, in this order, until they have so many bytes. Blocks."""
+    schema, ends = arrow_schema(COLUMNS), dict[int, int | None]()
+    found: dict[int, list[pa.RecordBatch]] = {}
+    size = 0
+    for each in planned:
+        if size >= opened_bytes:
+            ends[each.partition] = None
+            continue
+        batches = found[each.partition] = []
+        for batch in record_batches(reader.batches((each,)), schema):
+            batches.append(batch)
+            size += batch.nbytes
+            if size >= opened_bytes:
+                ends[each.partition] = batch.column("offset")[-1].as_py() + 1
+                break
+    return RowsWithin(table_of(batch for _, batches in sorted(found.items()) for batch in batches), ends)
+
+
 @dataclass(slots=True)
 class ChunkReader:
-    """Reads chunks of one cluster. `chunk_bytes` as CHUNK_BYTES."""
+    """Reads chunks of one cluster. `chunk_bytes` as CHUNK_BYTES, `opened_bytes` as OPENED_BYTES."""
 
     cluster: ScannedCluster
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
+    opened_bytes: int = OPENED_BYTES
 
     @property
     def _metastore(self) -> Metastore:
@@ -68,9 +101,16 @@ class ChunkReader:
     async def read(
         self, step: AppendStep, partitions: Mapping[int, ScanPartition]
     ) -> tuple[dict[int, Reach], pa.Table]:
-        """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
+        """The rows of about `chunk_bytes`, or `opened_bytes`, and how far they reach. DataLossError."""
         async with self.planned(step, partitions) as (reached, planned):
-            return reached, await self._rows(planned)
+            self.cluster.rng.shuffle(planned)  # each partition is the first at times
+            rows, ends = await asyncio.to_thread(rows_within, self.reader, planned, self.opened_bytes)
+            for partition, end in ends.items():
+                if end is None:
+                    del reached[partition]
+                elif end < reached[partition].position.offset:
+                    reached[partition] = reached[partition].shortened(end)
+            return reached, rows
 
     @asynccontextmanager
     async def planned(

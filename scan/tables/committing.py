@@ -3,6 +3,7 @@
     stage    data files and manifests are written; nothing is sent to the catalog
     commit   one call of the catalog: assert the snapshot, change the table
              it agrees: COMMITTED   the table has another snapshot: CONFLICT   it does not answer: UNKNOWN
+         it refuses, or asks for fewer requests: an error, and nothing happened
 
 Place: under what changes a table: appending.py and upkeep/replacing.py. Blocks: callers use a thread.
 Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
@@ -16,20 +17,26 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.io import FileIO, InputFile, OutputFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.table import CommitTableResponse, Table, Transaction
 
-from headrace.scan.tables.catalog import RETRIES, name_of, snapshot_view, translated
+from headrace.scan.errors import BuildingError, RefusedError
+from headrace.scan.tables.building import BuiltFiles, building
+from headrace.scan.tables.catalog import RETRIES, definite_answer, name_of, snapshot_view, status_of
 from headrace.scan.tables.removing import remove_files
 from headrace.scan.tables.state import PROGRESS, TableProgress
+from headrace.storage.errors import ThrottledError
 
 logger = logging.getLogger(__name__)
 
 NO_RETRIES = "0"
+SERVICE_UNAVAILABLE = 503
+"""Of a commit it is no answer: what is in front of the catalog says it, too, once the catalog has the request."""
 
 
 class CommitOutcome(enum.Enum):
@@ -42,24 +49,17 @@ class CommitOutcome(enum.Enum):
     """The catalog did not answer: read the table again."""
 
 
-class WrittenFiles(FileIO):
+class WrittenFiles(BuiltFiles):
     """The table's storage; it remembers what was written, so that the files of a failed commit can be removed."""
 
     def __init__(self, storage: FileIO, written: Sequence[str] = ()) -> None:
         """`written`: what others wrote for the same commit."""
-        super().__init__(storage.properties)
-        self._storage = storage
+        super().__init__(storage)
         self._locations = list(written)
-
-    def new_input(self, location: str) -> InputFile:
-        return self._storage.new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
         self._locations.append(location)
-        return self._storage.new_output(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        self._storage.delete(location)
+        return super().new_output(location)
 
     def remove(self) -> None:
         """Delete what was written. What cannot be deleted stays as an orphan, with a line in the log."""
@@ -79,7 +79,8 @@ def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str
     """Commit what `stage` makes of `table`, on top of the snapshot that the table was loaded with.
 
     `written`: files that others wrote for this commit alone; they are removed with its own if it did not happen.
-    Errors of `stage`, and of the storage as UnavailableError and TableError: nothing was committed.
+    Errors of `stage`, of the storage as UnavailableError, and BuildingError; RefusedError and ThrottledError of the
+    catalog: nothing was committed.
     """
     storage, base_id = table.io, table.metadata.current_snapshot_id
     files = WrittenFiles(storage, written)
@@ -88,6 +89,9 @@ def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str
     try:
         change = _staged(table, stage, files)
         outcome = _sent(table, change, base_id)
+    except (BuildingError, RefusedError, ThrottledError):
+        files.remove()
+        raise
     finally:
         table.io = storage
     if outcome is CommitOutcome.CONFLICT:
@@ -97,22 +101,48 @@ def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str
 
 def _staged(table: Table, stage: Callable[[], Transaction], files: WrittenFiles) -> Transaction:
     try:
-        with translated(f"table {name_of(table)}"):
+        with building(f"table {name_of(table)}"):
             return stage()
     except BaseException:
         files.remove()
         raise
 
 
+class _AskedCatalog:
+    """The table's catalog; it remembers whether it was asked to commit."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.is_asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        self.is_asked = True
+        return self._catalog.commit_table(table, requirements, updates)
+
+
 def _sent(table: Table, change: Transaction, base_id: int | None) -> CommitOutcome:
+    catalog, asked = table.catalog, _AskedCatalog(table.catalog)
+    table.catalog = asked  # type: ignore[assignment]
     try:
         change.commit_transaction()
     except (CommitFailedException, ValidationException) as error:
         logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
         return CommitOutcome.CONFLICT
     except Exception as error:
+        if not asked.is_asked:
+            raise BuildingError(
+                f"table {name_of(table)}: cannot be committed: {type(error).__name__}: {error}"
+            ) from error
+        definite = definite_answer(f"table {name_of(table)}", error)
+        if definite is not None and status_of(error) != SERVICE_UNAVAILABLE:
+            raise definite from error
         logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
         return CommitOutcome.UNKNOWN
+    finally:
+        table.catalog = catalog
     return CommitOutcome.COMMITTED
 
 

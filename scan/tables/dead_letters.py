@@ -75,7 +75,7 @@ class Buried(NamedTuple):
 
 
 def dead_letters_due(catalog: TableCatalog, table: Table, progress: TableProgress) -> DeadLetters:
-    """Look. Blocks. ForeignTableError: another table has the name."""
+    """Look. Blocks. NameTakenError: another table has the name."""
     if not progress.dead:
         return NOTHING_DUE
     letters = catalog.load_dead_letters(table)

@@ -7,7 +7,6 @@ a named conflict, and never changes the table. A table that `headrace tables cre
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,12 +18,6 @@ from headrace.scan.tables.state import Definition
 
 DISABLED = f"{c.ENABLE} is false"
 """Why a declared table is paused; only such a pause ends when the config is true again."""
-_OTHER = re.compile(r"[^A-Za-z0-9_]")
-
-
-def default_name(topic: str) -> str:
-    """The name of a topic's table: letters, digits and _, so that every engine takes it unquoted."""
-    return _OTHER.sub("_", topic).lower()
 
 
 class Declaration(NamedTuple):
@@ -49,7 +42,7 @@ class Declaration(NamedTuple):
     def of(cls, topic: str, configs: Mapping[str, str]) -> Declaration:
         """`configs`: those that the topic has, accepted by the cluster."""
         said = c.fixed_values(configs)
-        said[c.NAME] = said[c.NAME] or default_name(topic)
+        said[c.NAME] = c.table_name(topic, configs)
         mode, key_columns = said[c.MODE], said[c.KEY_COLUMNS]
         for name in (c.MODE, c.KEY_COLUMNS):  # tables that were made before there were modes do not name one
             if said[name] == c.TABLE_CONFIGS[name].default:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from headrace.config.table_configs import why_reserved
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError, TableError
@@ -57,6 +58,14 @@ class TableDeclarer:
                 self._seen[topic.topic_id] = declared.name
                 made |= declared.name not in names
         return made, refused
+
+    async def why_not_made(self, topic: TopicImage, declared: Declaration, names: Sequence[str]) -> str:
+        """Return why the topic has no such table; empty: no worker has made it yet. `names` as `make`. Errors of the
+        catalog.
+        """
+        if declared.name in names:
+            return await self._why_not_its_own(topic, declared)
+        return why_reserved(declared.name) or ""
 
     async def _one(self, image: MetadataImage, topic: TopicImage, declared: Declaration, *, exists: bool) -> str:
         try:

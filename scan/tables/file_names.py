@@ -9,6 +9,7 @@ holds without a memory: the file was written for one commit of a Headrace worker
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import MutableMapping
 
@@ -17,6 +18,9 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 
 PROVIDER = "write.py-location-provider.impl"
 """pyiceberg's property with the class that names files."""
+SEGMENT_BYTES_MAX, PATH_BYTES_MAX = 180, 500
+"""Of one partition value in a path, and of all of them. File systems take names of 255 bytes, S3 keys of 1,024."""
+_SHORT_BYTES = 60
 PREFIX = "headrace.file-prefix"
 """Set in memory only, for the class below."""
 
@@ -44,4 +48,29 @@ class NamedFiles(LocationProvider):
         self._places = load_location_provider(table_location, others)
 
     def new_data_location(self, data_file_name: str, partition_key: PartitionKey | None = None) -> str:
-        return self._places.new_data_location(self.table_properties[PREFIX] + data_file_name, partition_key)
+        place = None if partition_key is None else _ShortPath(partition_key)
+        return self._places.new_data_location(self.table_properties[PREFIX] + data_file_name, place)  # type: ignore[arg-type]
+
+
+class _ShortPath:
+    """A partition whose path is short, in place of pyiceberg's. Readers take a file's partition from the metadata."""
+
+    def __init__(self, partition: PartitionKey) -> None:
+        self._partition = partition
+
+    def to_path(self) -> str:
+        parts = [shortened(each, SEGMENT_BYTES_MAX) for each in self._partition.to_path().split("/")]
+        if sum(map(len, parts)) > PATH_BYTES_MAX:
+            parts = [shortened(each, _SHORT_BYTES) for each in parts]
+        path = "/".join(parts)
+        return path if len(path) <= PATH_BYTES_MAX else hashlib.sha256(path.encode()).hexdigest()
+
+
+def shortened(segment: str, most: int) -> str:
+    """Return the segment of a path; of a longer one than `most` bytes its beginning and a digest of the whole."""
+    if len(segment) <= most:
+        return segment
+    digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
+    beginning = segment[: most - len(digest) - 1]
+    cut = beginning.rfind("%", len(beginning) - 2)
+    return f"{beginning if cut < 0 else beginning[:cut]}~{digest}"

@@ -2,9 +2,9 @@
 
 Place: run by the role `tables` (cli/process/tables_role.py). Several processes may run it: they lose commits to each
 other, and no row. Upkeep is not done here: the loop sees to it that each table has its jobs (upkeep/jobs.py).
-Invariant: a table that fails or is stopped holds up no other. After a round in which nothing was left, the loop waits
-for tables.commit.interval.ms, or for what a topic's table.commit.interval.ms says; after one that lost a commit to
-another worker, a random part of it more.
+Invariant: a table that fails, is stopped, or takes long (turns.py) holds up no other. After a round in which nothing
+was left, the loop waits for tables.commit.interval.ms, or for what a topic's table.commit.interval.ms says; after one
+that lost a commit to another worker, a random part of it more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from headrace.config.settings import Settings
 from headrace.scan.errors import ForeignTableError
@@ -21,6 +22,7 @@ from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.declaring import TableDeclarer
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.turns import TableTurns
 from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
 from headrace.scan.tables.worker import TableRound, TableWorker
 from headrace.storage.clock import Clock
@@ -50,8 +52,15 @@ class TableFollower:
     """None: topic configs make no tables."""
     refused: dict[str, str] = field(default_factory=dict)
     """By topic, why its configs made no table in the newest turn."""
+    _failed: set[str] = field(default_factory=set)
+    """Tables of which a round has failed."""
     _due: dict[str, float] = field(default_factory=dict)
     """The time of the next round of each table that waits for it, in monotonic seconds."""
+    turns: TableTurns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = TableTurns(self.clock)
+        self.worker.looked = self.metrics.looked
 
     @classmethod
     def of(
@@ -71,38 +80,46 @@ class TableFollower:
 
     async def run(self) -> None:
         """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""
-        while True:
-            more = await self.turn()
-            if not more:
-                await self.clock.sleep(self._pause_seconds())
+        try:
+            while True:
+                if not await self.turn():
+                    await self.turns.any_ends(self._pause_seconds())
+        finally:
+            await self.turns.close()
 
     def _pause_seconds(self) -> float:
         """The time until a table is due, at most the process's interval: then it looks for new tables."""
-        now = self.clock.monotonic()
-        return max(0.0, min([self.interval_ms / 1_000, *(due - now for due in self._due.values())]))
+        now, rested = self.clock.monotonic(), self.turns.next_seconds()
+        waits = [self.interval_ms / 1_000, *(due - now for due in self._due.values())]
+        return max(0.0, min(waits if rested is None else [*waits, rested]))
 
     async def turn(self) -> bool:
         """One turn of each table; whether something is left to append."""
         names = await asyncio.to_thread(self.worker.tables.catalog.names)
         if self.declarer is not None and await self._declare(self.declarer, names):
             names = await asyncio.to_thread(self.worker.tables.catalog.names)
-        for gone in self.last.keys() - set(names):
-            del self.last[gone]
+        for gone in (self.last.keys() | self._failed) - set(names):
+            self.last.pop(gone, None)
+            self._failed.discard(gone)
             self._due.pop(gone, None)
+            self.turns.forget(gone)
             self.metrics.forget(gone)
             self.supervisor.forget(f"table {gone}")
             if self.upkeep is not None:
                 self.upkeep.forget(gone)
         more = False
         for name in names:
-            if self._due.get(name, 0.0) > self.clock.monotonic():
+            if self._due.get(name, 0.0) > self.clock.monotonic() or not self.turns.may_begin(name):
                 continue
             self._due.pop(name, None)
-            if await self.supervisor.attempt(f"table {name}", lambda name=name: self._keep(name)):  # type: ignore[misc]
+            if await self.turns.take(name, partial(self._attempt, name)):
                 more |= name in self.last and self.last[name].has_more
         if self.upkeep is not None:
             await self.supervisor.attempt("jobs of tables", self._ask_for_jobs)
         return more
+
+    async def _attempt(self, name: str) -> bool:
+        return await self.supervisor.attempt(f"table {name}", partial(self._keep, name))
 
     async def _ask_for_jobs(self) -> None:
         """Ask for the jobs of all tables but stopped ones: what was rolled back may be what a user wants back."""
@@ -125,16 +142,21 @@ class TableFollower:
                 done = await self.worker.keep(name)
             except (NotFoundError, ForeignTableError):
                 return  # dropped meanwhile, or not of a topic
+            except Exception:
+                self._failed.add(name)
+                self.metrics.failed(name)
+                raise
             self._note(name, done)
             if done.outcome is CommitOutcome.CONFLICT:
                 await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
-            if not done.has_more:
+            if not done.has_more or self.turns.is_over(name):
                 return
 
     def _note(self, name: str, done: TableRound) -> None:
         before = self.last.get(name)
         if done.condition is not Condition.FOLLOWING and (before is None or before.reason != done.reason):
-            logger.error("table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
+            level = logging.INFO if done.condition is Condition.DETACHED else logging.ERROR
+            logger.log(level, "table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
         if done.rows:
             logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
         if done.dead_letters:

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
+from headrace.scan.errors import NameTakenError
 from headrace.scan.partitions import ScanPartition, TopicCatalog
 from headrace.scan.tables.catalog import TableCatalog, view_of
 from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, dead_letters_due
@@ -32,6 +33,10 @@ class Condition(enum.Enum):
     """Paused by a user, or by its worker because of a record or a schema: the reason says which."""
     STOPPED = "stopped"
     """It cannot be continued without a user's decision: the reason says why."""
+    BLOCKED = "blocked"
+    """Another table is in its way: it goes on by itself once that one is gone. The reason says which."""
+    DETACHED = "detached"
+    """Its topic was deleted, and a user keeps the table as it is: it gets no more records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,9 @@ class TableLook:
     letters: DeadLetters = NOTHING_DUE
     declared: Declaration | None = None
     """What topic configs say of it now; None: they did not make it."""
+
+    is_topic_gone: bool = False
+    """Whether it is stopped because its topic was deleted."""
 
     @property
     def lag(self) -> dict[int, int]:
@@ -76,13 +84,16 @@ class TableReader:
         def stopped(reason: str, condition: Condition = Condition.STOPPED) -> TableLook:
             return TableLook(condition=condition, reason=reason, table=table, definition=definition)
 
+        if definition.is_detached:
+            return stopped(f"it was detached from topic {definition.topic}, which is gone", Condition.DETACHED)
         if definition.cluster_id != self.cluster.metastore.cluster_id:
             return stopped(f"the table is of another cluster: {definition.cluster_id}")
         image = await self.topics.refresh()
         topic = image.topics_by_name.get(definition.topic)
         if topic is None or topic.topic_id != definition.topic_id:
             what = "was deleted" if topic is None else "was deleted and created again"
-            return stopped(f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
+            gone = stopped(f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
+            return replace(gone, is_topic_gone=True)
         declared = Declaration.of(topic.name, image.topic_configs(topic.name)) if definition.declared else None
         if declared is not None and declared.name != name:
             declared = declared._replace(is_enabled=False)  # the configs are about another table
@@ -93,13 +104,18 @@ class TableReader:
             return stopped(standing.reason)
         progress = standing.progress if isinstance(standing, Follows) else None
         letters = NOTHING_DUE
+        condition = Condition.PAUSED if definition.paused else Condition.FOLLOWING
+        reason = definition.paused
         if progress is not None and progress.dead:
-            letters = await asyncio.to_thread(dead_letters_due, self.catalog, table, progress)
+            try:
+                letters = await asyncio.to_thread(dead_letters_due, self.catalog, table, progress)
+            except NameTakenError as error:
+                condition, reason = Condition.BLOCKED, str(error)
         if letters.broken:
             return replace(stopped(letters.broken), letters=letters)
         found = TableLook(
-            condition=Condition.PAUSED if definition.paused else Condition.FOLLOWING,
-            reason=definition.paused,
+            condition=condition,
+            reason=reason,
             table=table,
             definition=definition,
             topic=topic,

@@ -19,13 +19,15 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 
 from headrace.scan.tables.live_files import KnownManifests, has_live
+from headrace.scan.tables.snapshot_offsets import WithOffsets
+from headrace.scan.tables.state import TablePosition
 
 MANIFEST_BYTES = 8 * 1024 * 1024
 MANIFESTS_MIN = 8
 """So many manifests below that size become one."""
 
 
-class ReplaceFiles(_OverwriteFiles):
+class ReplaceFiles(WithOffsets, _OverwriteFiles):
     """Adds one snapshot without the replaced files; `merges`: and with small manifests merged.
 
     pyiceberg has no rewrite: its own operation finds the files by the values of their partitions, keeps manifests
@@ -38,12 +40,12 @@ class ReplaceFiles(_OverwriteFiles):
         transaction: Transaction,
         io: FileIO,
         known: KnownManifests,
-        summary: Mapping[str, str],
+        offsets: Mapping[int, TablePosition],
         *,
         merges: bool,
     ) -> None:
-        super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
-        self._known, self._merges = known, merges
+        super().__init__(operation, transaction, io)
+        self.offsets, self._known, self._merges = offsets, known, merges
 
     def replace(self, removed: Iterable[DataFile], added: Iterable[DataFile]) -> None:
         """Write the snapshot. ValidationException if a removed file is not part of the table."""

@@ -5,12 +5,13 @@ Place: used by follower.py.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.looking import Condition, TableLook
 from headrace.scan.tables.worker import TableRound
 
 
@@ -20,6 +21,8 @@ class TableMetrics:
     def __init__(self, registry: CollectorRegistry | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._behind_since: dict[tuple[str, int], float] = {}
+        self._lags: dict[str, dict[int, int]] = {}
+        """What was shown last."""
         self._lag = Gauge(
             "headrace_table_lag",
             "Offsets of committed records that the Iceberg table does not have yet",
@@ -55,7 +58,8 @@ class TableMetrics:
         )
         self._following = Gauge(
             "headrace_table_following",
-            "1 if the table follows its topic; 0 if a user or its worker paused it, or it is stopped",
+            "1 if the table follows its topic; 0 if a user or its worker paused it, it is stopped or blocked, or its"
+            " newest round failed",
             ["table"],
             registry=registry,
         )
@@ -72,6 +76,9 @@ class TableMetrics:
 
     def done(self, table: str, done: TableRound) -> None:
         """Show one round."""
+        if done.condition is Condition.DETACHED:
+            self.forget(table)
+            return
         self._following.labels(table).set(done.condition is Condition.FOLLOWING)
         if done.outcome is not None:
             self._commits.labels(table, done.outcome.value).inc()
@@ -81,8 +88,19 @@ class TableMetrics:
         if done.condition is Condition.FOLLOWING:
             self._show_lag(table, done.lag)
 
+    def looked(self, table: str, look: TableLook) -> None:
+        """Show what a round found, before it does anything."""
+        if look.step is not None and look.condition is not Condition.STOPPED:
+            self._show_lag(table, look.lag)
+
+    def failed(self, table: str) -> None:
+        """Show a round that ended with an error: the partitions that were behind still are."""
+        self._following.labels(table).set(0)
+        self._show_lag(table, self._lags.get(table, {}))
+
     def _show_lag(self, table: str, lag: Mapping[int, int]) -> None:
         now = self._monotonic()
+        self._lags[table] = dict(lag)
         known = {partition for name, partition in self._behind_since if name == table}
         for partition in known | lag.keys():
             behind = lag.get(partition, 0)
@@ -93,9 +111,11 @@ class TableMetrics:
             self._lag_seconds.labels(table, partition).set(now - since)
 
     def forget(self, table: str) -> None:
-        """The table was dropped."""
+        """The table was dropped, or has no topic any more."""
         for key in [key for key in self._behind_since if key[0] == table]:
             del self._behind_since[key]
             for gauge in (self._lag, self._lag_seconds):
                 gauge.remove(table, str(key[1]))
-        self._following.remove(table)
+        self._lags.pop(table, None)
+        with contextlib.suppress(KeyError):  # not shown, or not any more
+            self._following.remove(table)

@@ -12,15 +12,15 @@ from pyiceberg.schema import Schema
 from headrace.scan.tables.keyed.opener import KeyedOpener
 from headrace.scan.tables.state import BINARY, Definition
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import ChunkOpener, Tolerance
+from headrace.scan.tables.values.open import ValueOpener
 
 
-def value_opener(definition: Definition, schema: Schema, formats: ValueFormats) -> ChunkOpener | None:
+def value_opener(definition: Definition, schema: Schema, formats: ValueFormats) -> ValueOpener | None:
     """Return what opens values; None for a table without a schema. OptionError, SchemaError if it cannot be used."""
     if definition.value_format == BINARY:
         return None
     columns = schema_to_pyarrow(schema, include_field_ids=False)
-    return ChunkOpener(formats.of(definition), columns, Tolerance(definition.tolerance))
+    return formats.opener(definition, columns)
 
 
 def keyed_opener(definition: Definition, schema: Schema, formats: ValueFormats) -> KeyedOpener:

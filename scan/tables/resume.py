@@ -10,14 +10,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions.parser import parse
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.appending import Append, append
 from headrace.scan.tables.catalog import name_of, translated, view_of
 from headrace.scan.tables.committing import CommitOutcome
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.policy import Ahead
+from headrace.scan.tables.snapshot_offsets import offsets_at
 from headrace.scan.tables.state import (
     Broken,
     Follows,
@@ -27,7 +29,8 @@ from headrace.scan.tables.state import (
     before_positions,
     standing_of,
 )
-from headrace.scan.tables.values.columns import KAFKA
+from headrace.scan.tables.upkeep.deleting import RowDeletion, column_in
+from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.storage.errors import UnavailableError
 
 
@@ -50,7 +53,7 @@ def decide(table: Table, choice: Choice, letters: Table | None = None) -> dict[i
     standing = standing_of(view_of(table))
     if isinstance(standing, (Follows, NotBegun)):
         raise OptionError(f"the table's offsets are those of its rows: nothing to decide: {name_of(table)}")
-    positions = standing.in_table
+    positions = None if standing.own_id is None else offsets_at(table, standing.own_id)
     if choice is Choice.OFFSETS:
         positions = None if standing.progress is None else standing.progress.positions
     if choice is Choice.LOG or positions is None:
@@ -97,14 +100,18 @@ def withdraw(letters: Table, ends: Mapping[int, TablePosition]) -> None:
 
 
 def _delete_behind(table: Table, ends: Mapping[int, TablePosition]) -> None:
-    prefix = "" if "partition" in table.schema().column_names else f"{KAFKA}."
-    for partition, end in ends.items():
-        behind = f"{prefix}partition == {partition} and {prefix}offset >= {end.offset}"
+    """Delete the rows at and behind these positions; `table` is as after that. Errors as RowDeletion."""
+    partition, offset = (column_in(table, name) for name in ("partition", "offset"))
+
+    def load() -> Table:
         with translated(f"table {name_of(table)}"):
-            try:
-                table.delete(behind)
-            except CommitFailedException as error:
-                raise UnavailableError(f"the table changed meanwhile: {name_of(table)}") from error
+            return table.catalog.load_table(table.name())
+
+    replacer = Replacer(load, KnownManifests())
+    for number, end in ends.items():
+        RowDeletion(parse(f"{partition} == {number} and {offset} >= {end.offset}")).delete(replacer)
+    with translated(f"table {name_of(table)}"):
+        table.refresh()
 
 
 def _commit(table: Table, before: TableProgress | None, positions: Mapping[int, TablePosition]) -> None:

@@ -25,6 +25,7 @@ from pyiceberg.types import (
 from headrace.scan.columns import TYPES
 from headrace.scan.options import HEADERS
 from headrace.scan.tables.values.columns import KAFKA
+from headrace.scan.tables.values.times import closest_times
 
 _HEADER = StructType(NestedField(8, "key", StringType()), NestedField(9, "value", BinaryType()))
 SCHEMA = Schema(
@@ -57,6 +58,10 @@ ARROW = pa.schema([pa.field(name, TYPES[name], nullable=name not in _REQUIRED) f
 
 
 def table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """The rows as the table takes them."""
-    found = [pa.RecordBatch.from_arrays([batch.column(name) for name in COLUMNS], schema=ARROW) for batch in batches]
+    """The rows as the table takes them. A record's time outside of the years 1 to 9999 is the closest one inside."""
+    found = []
+    for batch in batches:
+        columns = {name: batch.column(name) for name in COLUMNS}
+        columns["timestamp"] = closest_times(columns["timestamp"])
+        found.append(pa.RecordBatch.from_arrays(list(columns.values()), schema=ARROW))
     return pa.Table.from_batches(found, ARROW)

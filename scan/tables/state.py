@@ -3,7 +3,8 @@
     property headrace.topic, headrace.topic-id, ...   the definition; set when the table is created
              headrace.keyed-topic                     the same of a table with a row per key
     property headrace.progress                         how far the table is, and the snapshot that got it there
-    summary  headrace.offsets                          the same offsets, of the snapshot that has this summary
+    summary  headrace.offsets, headrace.offsets-in     the same offsets, of the snapshot that has this summary, or the
+                                                       place where they are (snapshot_offsets.py)
 
 Place: read before each append (worker.py) and by `headrace tables`; written in each commit (committing.py).
 Invariant: the property changes only in a commit that also adds a snapshot to `main`, so a commit that is bound to the
@@ -27,6 +28,7 @@ from headrace.scan.errors import TableError
 
 CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
 START, PROGRESS, OFFSETS, PAUSED = "headrace.start", "headrace.progress", "headrace.offsets", "headrace.paused"
+OFFSETS_IN, MANIFEST_LIST = "headrace.offsets-in", "manifest-list"
 VALUE_FORMAT, VALUE_SCHEMA = "headrace.value-format", "headrace.value-schema"
 BINARY = "binary"
 """The format of a table without a schema."""
@@ -41,6 +43,9 @@ PARTITION_BY = "headrace.partition-by"
 """What the table is partitioned by, also by columns that it does not have yet (layout.py)."""
 RETENTION_MS = "headrace.retention-ms"
 """Rows with an older record are deleted; without it none are (upkeep/deleting.py)."""
+DETACHED = "headrace.detached"
+"""The table's topic was deleted, and a user keeps the table: with its upkeep (WITH_UPKEEP), or as it is (AS_IT_IS)."""
+WITH_UPKEEP, AS_IT_IS = "upkeep", "as-it-is"
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
 """The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
@@ -63,6 +68,10 @@ class OffsetGap(msgspec.Struct, frozen=True):
     partition: int
     start: int
     end: int
+
+    def until(self, end: int) -> OffsetGap:
+        """Return the part before `end`, which is above `start`."""
+        return self if self.end <= end else OffsetGap(self.partition, self.start, end)
 
 
 class TableProgress(msgspec.Struct, frozen=True):
@@ -143,7 +152,9 @@ def table_end(properties: Mapping[str, str]) -> TableEnd:
 
 
 class SnapshotView(NamedTuple):
-    """A snapshot of a table, as far as it matters here. `offsets`: the text in its summary."""
+    """A snapshot of a table, as far as it matters here. `offsets`: the text in its summary. `has_offsets`: there, or
+    in its manifest list.
+    """
 
     snapshot_id: int
     parent_id: int | None
@@ -151,6 +162,7 @@ class SnapshotView(NamedTuple):
     sequence_number: int
     records: int
     offsets: str | None = None
+    has_offsets: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -202,6 +214,14 @@ class Definition:
     key_columns: tuple[str, ...] = field(default=(), kw_only=True)
     """The columns that make the key, as its creator said them; empty: the record's key."""
 
+    detached: str = field(default="", kw_only=True)
+    """WITH_UPKEEP or AS_IT_IS; empty: it follows its topic."""
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether a user keeps it without its topic."""
+        return bool(self.detached)
+
     @property
     def mode(self) -> str:
         """The table's mode, as `table.mode` has it."""
@@ -234,6 +254,7 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
             is_keyed=is_keyed,
             key_columns=_items(properties, KEY_COLUMNS),
             retention_ms=int(properties.get(RETENTION_MS, "-1")),
+            detached=properties.get(DETACHED, ""),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error
@@ -254,11 +275,13 @@ class Follows(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The table is not what Headrace made of it. `in_table`: what the current snapshot's nearest commit of ours had."""
+    """The table is not what Headrace made of it. `own_id`: the current snapshot's nearest commit of ours, which has
+    offsets (snapshot_offsets.py).
+    """
 
     reason: str
     progress: TableProgress | None
-    in_table: dict[int, TablePosition] | None
+    own_id: int | None
 
 
 Standing = NotBegun | Follows | Broken
@@ -268,7 +291,7 @@ def standing_of(view: TableView) -> Standing:
     """Return whether the offsets in the property are those of the current snapshot."""
     text = view.properties.get(PROGRESS)
     lineage = list(view.lineage())
-    own = next((offsets_of(each.offsets) for each in lineage if each.offsets is not None), None)
+    own = next((each.snapshot_id for each in lineage if each.has_offsets), None)
     if text is None:
         if view.current_id is None:
             return NotBegun()

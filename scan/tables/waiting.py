@@ -3,13 +3,16 @@
 Place: next to worker.py, which decides nothing by it.
 Invariant: reads only. The answer is a lower bound, and small for a table that gets commits although it is behind: it
 counts from the table's newest commit, or from the newest timestamp of the extent with the first record that the table
-lacks, whichever is later. So records with old timestamps do not make a table late before its next round.
+lacks, whichever is later. So records with old timestamps do not make a table late before its next round. A timestamp
+that is later than the extent's file, whose id has the database's time, counts as that: timestamps of the future hide
+no wait.
 """
 
 from __future__ import annotations
 
-from headrace.metastore.api.read import ExtentQuery, ReadApi
+from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
 from headrace.scan.tables.looking import Condition, TableLook
+from headrace.storage.file_id import born_ms
 
 
 async def waited_ms(metastore: ReadApi, look: TableLook, now_ms: int) -> int | None:
@@ -26,9 +29,14 @@ async def waited_ms(metastore: ReadApi, look: TableLook, now_ms: int) -> int | N
     if not queries:
         return 0
     answers = await metastore.find_extents(queries)
-    firsts = [each.extents[0].newest_ms for each in answers if each.extents]
-    oldest = min((first for first in firsts if first is not None), default=now_ms)
+    oldest = min((_known_ms(each.extents[0]) for each in answers if each.extents), default=now_ms)
     return max(0, now_ms - max(_committed_ms(look), oldest))
+
+
+def _known_ms(extent: Extent) -> int:
+    """The newest time in an extent, at most that of its file."""
+    times = [extent.newest_ms, None if extent.file_id is None else born_ms(extent.file_id)]
+    return min(each for each in times if each is not None)
 
 
 def _committed_ms(look: TableLook) -> int:

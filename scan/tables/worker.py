@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,22 +21,24 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
-from headrace.scan.errors import DataLossError, OptionError, SchemaError
+from headrace.scan.errors import BuildingError, DataLossError, OptionError, SchemaError
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
-from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader, Reach
+from headrace.scan.tables.chunks import CHUNK_BYTES, OPENED_BYTES, ChunkReader, Reach
 from headrace.scan.tables.committing import CommitOutcome, CommitResult
 from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
-from headrace.scan.tables.keyed.opener import OpenedChanges
+from headrace.scan.tables.file_limit import FILES_MAX, cuts_for, without
+from headrace.scan.tables.keyed.opener import NO_COLUMNS, OpenedChanges
 from headrace.scan.tables.log_ranges import start_positions
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.opening import keyed_opener, value_opener
 from headrace.scan.tables.policy import AppendStep, after
 from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
+from headrace.scan.tables.unwritable import WritableJudge, without_faults
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import OpenedChunk
+from headrace.scan.tables.values.open import REASON_CHARACTERS_MAX, OpenedChunk
 
 logger = logging.getLogger(__name__)
 KEPT_BY_SPARK = "headrace-spark-tables merges its records: a row per key"
@@ -61,6 +63,14 @@ class TableRound(NamedTuple):
     """The pause until the next round; None: that of the process."""
 
 
+def _after(outcome: CommitOutcome, look: TableLook) -> TableRound:
+    """The round that ends with this commit. Without an answer the next one waits: a catalog that is away, or refuses
+    without saying so, would get one set of files after the other.
+    """
+    is_answered = outcome is not CommitOutcome.UNKNOWN
+    return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=is_answered)
+
+
 class Made(NamedTuple):
     """What a commit appends: how many rows, records that are due as dead letters, and the rows or their files."""
 
@@ -72,14 +82,26 @@ class Made(NamedTuple):
     """Data files that `files` replace."""
 
 
+class ReadChunk(NamedTuple):
+    """What was read for one commit. `columns`: of values, that the table has."""
+
+    step: AppendStep
+    progress: TableProgress
+    reach: Mapping[int, Reach]
+    columns: pa.StructType
+
+
 @dataclass(slots=True)
 class TableWorker:
-    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES."""
+    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES, `opened_bytes` as OPENED_BYTES."""
 
     tables: TableReader
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
+    opened_bytes: int = OPENED_BYTES
     formats: ValueFormats = field(default_factory=ValueFormats)
+    looked: Callable[[str, TableLook], None] = lambda name, look: None
+    """Called with what each round finds, also if the round fails then."""
     merges_keys: bool = False
     """Whether it keeps tables with a row per key: only on Spark. A worker that appends never adds a record to one."""
     _unanswered: dict[str, list[CommitResult]] = field(default_factory=dict)
@@ -87,15 +109,23 @@ class TableWorker:
 
     @property
     def _chunks(self) -> ChunkReader:
-        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes)
+        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes, self.opened_bytes)
 
     async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""
         look = await self.tables.look(name)
+        self.looked(name, look)
         if look.declared is not None:
-            done = await self._follow_configs(name, look, look.declared) or await self._round(name, look)
+            done = await self._follow_configs(name, look, look.declared) or await self._built(name, look)
             return done._replace(interval_ms=look.declared.interval_ms)
-        return await self._round(name, look)
+        return await self._built(name, look)
+
+    async def _built(self, name: str, look: TableLook) -> TableRound:
+        """Make the round; a change that cannot be built pauses the table."""
+        try:
+            return await self._round(name, look)
+        except BuildingError as error:
+            return await self._pause(name, look, str(error))
 
     async def _follow_configs(self, name: str, look: TableLook, declared: Declaration) -> TableRound | None:
         """Set what the topic's configs say now; None if the table has it already."""
@@ -125,7 +155,7 @@ class TableWorker:
             positions = await start_positions(self.tables.cluster, look.topic, look.definition.start)
             made = await asyncio.to_thread(append, look.table, None, Append(None, positions))
             self._settle(name, made)
-            return TableRound(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
+            return _after(made.outcome, look)
         if look.definition.is_keyed and not self.merges_keys:
             return TableRound(Condition.FOLLOWING, KEPT_BY_SPARK, lag=look.lag)
         try:
@@ -146,7 +176,7 @@ class TableWorker:
         buried = await writer.bury(look.table, look.definition, look.letters, judge, topic)
         self._settle(dead_letters_of(name), buried.made)
         if buried.made.outcome is not CommitOutcome.COMMITTED:
-            return TableRound(Condition.FOLLOWING, outcome=buried.made.outcome, lag=look.lag, has_more=True)
+            return _after(buried.made.outcome, look)
         return TableRound(
             Condition.FOLLOWING,
             outcome=buried.made.outcome,
@@ -160,14 +190,44 @@ class TableWorker:
         reach, rows = await self._chunks.read(step, look.partitions)
         opener = value_opener(look.definition, look.table.schema(), self.formats)
         if opener is None:
-            ends = {partition: each.position for partition, each in reach.items()}
-            return await self._commit(name, look, step, progress, ends, Made(rows.num_rows, (), rows=rows))
-        opened = await asyncio.to_thread(opener.open, rows)
-        reached = await self._reached(name, look, step, reach, opener.columns, opened)
+            columns, opened = NO_COLUMNS, OpenedChunk(NO_COLUMNS, rows, (), {})
+        else:
+            columns, opened = opener.columns, await asyncio.to_thread(opener.open, rows)
+        opened = await asyncio.to_thread(self._limited, name, look, opened)
+        chunk = ReadChunk(step, progress, reach, columns)
+        try:
+            return await self._append(name, look, chunk, opened)
+        except BuildingError as error:
+            fitting = await asyncio.to_thread(without_faults, look.table.metadata, look.definition, opened)
+            if fitting is None:
+                raise
+            logger.warning("rows cannot be written: table=%s error=%s", name, error)
+            return await self._append(name, look, chunk, fitting)
+
+    async def _append(self, name: str, look: TableLook, chunk: ReadChunk, opened: OpenedChunk) -> TableRound:
+        reached = await self._reached(name, look, chunk.step, chunk.reach, chunk.columns, opened)
         if isinstance(reached, TableRound):
             return reached
         made = Made(opened.rows.num_rows, opened.dead, rows=opened.rows)
-        return await self._commit(name, look, step, progress, reached, made)
+        return await self._commit(name, look, chunk.step, chunk.progress, reached, made)
+
+    def _limited(self, name: str, look: TableLook, opened: OpenedChunk) -> OpenedChunk:
+        """Return what of the chunk is in few enough files for one commit."""
+        found = cuts_for(look.table.metadata, opened.rows)
+        if not found:
+            return opened
+        logger.warning(
+            "a commit is cut: table=%s files=%d rows=%d: it is partitioned by a column with many values",
+            *(name, FILES_MAX, len(opened.rows)),
+        )
+        cuts = {p: min(cut, opened.cuts.get(p, cut), key=lambda each: each.offset) for p, cut in found.items()}
+        ends = {partition: TablePosition(cut.offset) for partition, cut in cuts.items()}
+        dead = tuple(
+            each if end is None else each.until(end.offset)
+            for each in opened.dead
+            if (end := ends.get(each.partition)) is None or each.start < end.offset
+        )
+        return OpenedChunk(opened.columns, without(opened.rows, cuts), dead, opened.cuts | cuts)
 
     async def _reached(
         self,
@@ -187,7 +247,7 @@ class TableWorker:
                 outcome = await asyncio.to_thread(widen, look.table, opened.columns, look.definition.layout, keys)
             except (OptionError, SchemaError) as error:
                 return await self._pause(name, look, str(error))
-            return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
+            return _after(outcome, look)
         reached = {partition: each.position for partition, each in reach.items()}
         for partition, cut in opened.cuts.items():
             if cut.offset > step.wanted[partition].start:
@@ -214,7 +274,7 @@ class TableWorker:
         made = await asyncio.to_thread(append, look.table, progress, add)
         self._settle(name, made)
         if made.outcome is not CommitOutcome.COMMITTED:
-            return TableRound(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
+            return _after(made.outcome, look)
         for gap in gaps:
             logger.warning(
                 "offsets were removed before the table had them: table=%s topic=%s partition=%d offsets=%d-%d",
@@ -227,6 +287,7 @@ class TableWorker:
 
     async def _pause(self, name: str, look: TableLook, reason: str) -> TableRound:
         """Say in the table why it cannot go on; a user resumes it."""
+        reason = reason[:REASON_CHARACTERS_MAX]
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
 
@@ -235,7 +296,8 @@ class TableWorker:
         definition, schema = look.definition, look.table.schema()
         if definition.is_keyed:
             return keyed_opener(definition, schema, self.formats)
-        return value_opener(definition, schema, self.formats)
+        opener = value_opener(definition, schema, self.formats)
+        return None if opener is None else WritableJudge(opener, look.table.metadata)
 
     def _settle(self, name: str, made: CommitResult) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""

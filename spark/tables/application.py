@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -30,8 +31,10 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
+from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.chunks import PIN_HINT
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.metrics import TableMetrics
@@ -39,6 +42,7 @@ from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark.tables.upkeep import jobs_of
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
+from headrace.storage.client_text import visible
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 
@@ -52,7 +56,9 @@ Exit status 1: a table is stopped or could not be read."""
 
 @dataclass(frozen=True, slots=True)
 class TablesRunSummary:
-    """What became of the tables. `stopped`: not those that a user paused."""
+    """What became of the tables. `stopped`: not those that a user paused. `failed`: also if the newest commit had no
+    answer.
+    """
 
     following: int
     paused: int
@@ -90,7 +96,7 @@ def _run(args: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         print("error: stopped by SIGTERM; the next run continues", file=sys.stderr)
         return 1
-    print(summary, flush=True)
+    print(visible(str(summary)), flush=True)
     return 0 if summary.is_well else 1
 
 
@@ -119,11 +125,12 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
     try:
         async with open_cluster(settings) as cluster:
             reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=PIN_HINT)
+            url = settings.tables_schema_registry_url
+            formats = ValueFormats(url, OpeningPool())
             try:
-                url = settings.tables_schema_registry_url
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
-                worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
+                worker = SparkTableWorker(tables, reader, formats=formats, spark=use)
                 schedule = UpkeepSchedule.of(settings, address, cluster)
                 supervisor = Supervisor(cluster.clock, CollectorRegistry())
                 metrics = TableMetrics(CollectorRegistry())
@@ -131,6 +138,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
                 await jobs_of(settings, tables, schedule, use).drain()
                 return summary
             finally:
+                await asyncio.to_thread(formats.close)
                 await asyncio.to_thread(reader.close)
     finally:
         await asyncio.to_thread(catalog.close)
@@ -141,14 +149,16 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 async def run(follower: TableFollower) -> TablesRunSummary:
     """Turns until each table has what the log had."""
     began = follower.clock.monotonic()
+    follower.turns.share_seconds = math.inf  # it ends once each table has everything
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]
+    outcomes = [each.outcome for each in follower.last.values()]
     return TablesRunSummary(
         following=conditions.count(Condition.FOLLOWING),
         paused=conditions.count(Condition.PAUSED),
-        stopped=conditions.count(Condition.STOPPED),
-        failed=len(follower.supervisor.problems()),
+        stopped=conditions.count(Condition.STOPPED) + conditions.count(Condition.BLOCKED),
+        failed=len(follower.supervisor.problems()) + outcomes.count(CommitOutcome.UNKNOWN),
         refused=len(follower.refused),
         seconds=follower.clock.monotonic() - began,
     )

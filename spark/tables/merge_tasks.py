@@ -29,7 +29,6 @@ from headrace.scan.tables.keyed.merging import last_changes
 from headrace.scan.tables.keyed.opener import KeyedOpener, OpenedChanges
 from headrace.scan.tables.opening import keyed_opener
 from headrace.scan.tables.state import Definition, OffsetGap
-from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark.short_errors import short_errors
 from headrace.spark.tables.tasks import AppendTask
 from headrace.storage.collector_tuning import tune_collector
@@ -83,8 +82,9 @@ class SplitTask:
         number, split = numbered
         raw = self.task.raw_rows(split)
         definition, metadata = self.task.definition, self.task.place.open()
-        opener = keyed_opener(definition, metadata.schema(), ValueFormats(self.task.registry_url))
-        opened = opener.open(raw)
+        with self.task.formats() as formats:
+            opener = keyed_opener(definition, metadata.schema(), formats)
+            opened = opener.open(raw)
         if not is_plain(opener, opened):
             return [(REPORTS, SplitReport(is_plain=False))]
         blocks = list(blocks_of(definition, metadata, opened.changes, self.groups, number))

@@ -11,16 +11,21 @@ writes other files, and those of the first attempt are orphans.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.scan.cluster import BucketAddress
+from headrace.scan.errors import BuildingError
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
+from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.chunks import PIN_HINT, rows_of
 from headrace.scan.tables.data_files import DataFilePlace, write_data_files
+from headrace.scan.tables.file_limit import cuts_for
 from headrace.scan.tables.opening import value_opener
 from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.formats import ValueFormats
@@ -46,9 +51,18 @@ class AppendTask(NamedTuple):
         finally:
             reader.close()
 
+    @contextmanager
+    def formats(self) -> Iterator[ValueFormats]:
+        """What opens values, in a process of the task."""
+        formats = ValueFormats(self.registry_url, OpeningPool(size=1))
+        try:
+            yield formats
+        finally:
+            formats.close()
+
 
 class TaskDone(NamedTuple):
-    """What a task wrote. `is_plain` False: nothing, as the driver has to decide."""
+    """What a task wrote. `is_plain` False: nothing, as the driver has to decide, or to cut the chunk."""
 
     is_plain: bool
     rows: int = 0
@@ -61,10 +75,16 @@ def write_split(task: AppendTask, split: Split) -> TaskDone:
     """Errors of bucket, registry and the table's storage fail the task."""
     rows, metadata = task.raw_rows(split), task.place.open()
     dead: tuple[OffsetGap, ...] = ()
-    opener = value_opener(task.definition, metadata.schema(), ValueFormats(task.registry_url))
-    if opener is not None:
-        opened = opener.open(rows)
-        if opened.columns != opener.columns or opened.cuts:
-            return TaskDone(is_plain=False)
-        rows, dead = opened.rows, opened.dead
-    return TaskDone(True, rows.num_rows, tuple(write_data_files(task.place, metadata, rows)), dead)
+    with task.formats() as formats:
+        opener = value_opener(task.definition, metadata.schema(), formats)
+        if opener is not None:
+            opened = opener.open(rows)
+            if opened.columns != opener.columns or opened.cuts:
+                return TaskDone(is_plain=False)
+            rows, dead = opened.rows, opened.dead
+    if cuts_for(metadata, rows):
+        return TaskDone(is_plain=False)
+    try:
+        return TaskDone(True, rows.num_rows, tuple(write_data_files(task.place, metadata, rows)), dead)
+    except BuildingError:  # the driver finds the rows at fault, or pauses the table
+        return TaskDone(is_plain=False)

@@ -47,17 +47,17 @@ def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, u
 
 def write_on_spark(
     session: Callable[[], SparkSession], place: DataFilePlace, groups: Sequence[Group]
-) -> list[DataFile]:
+) -> list[DataFile | None]:
     """Write one file for each group, in their order; a single group without an executor. Errors as write_group."""
     if len(groups) == 1:
         return write_here(place, groups)
     context = session().sparkContext
     with errors_of_tasks():
         tasks = context.parallelize([list(group) for group in groups], len(groups))
-        return [file for made in tasks.map(lambda group: write_in_task(place, group)).collect() for file in made]
+        return list(tasks.map(lambda group: write_in_task(place, group)).collect())
 
 
 @short_errors
-def write_in_task(place: DataFilePlace, group: Group) -> list[DataFile]:
+def write_in_task(place: DataFilePlace, group: Group) -> DataFile | None:
     """Do as write_group, on an executor."""
     return write_group(place, group)

@@ -20,6 +20,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.any_names import read_with_any_names
 from headrace.storage.records.check import MIN_RECORD_BYTES
 from headrace.storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
 from headrace.storage.records.errors import BatchTooLargeError
@@ -108,10 +109,14 @@ class OpenBatch:
             raise CorruptError(f"broken record: after={previous} last={end} {error!r}") from error
 
     def columns(self) -> RecordColumns:
-        """All records at once. CorruptError as by iterating."""
+        """All records at once. CorruptError as by iterating, but not for a header's name that is not UTF-8: as Java's
+        client, this has U+FFFD for what is not.
+        """
         first, end = self._header.base_offset, self._header.base_offset + self._header.last_offset_delta
         try:
             records = list(DefaultRecordBatch(self._opened))
+        except UnicodeDecodeError:
+            records = read_with_any_names(self._opened, self._header)
         except _BROKEN as error:
             raise CorruptError(f"broken record: batch={first}-{end} {error!r}") from error
         offsets = numpy.array([r.offset for r in records], numpy.int64)

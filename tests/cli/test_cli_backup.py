@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import subprocess
 import uuid
 from pathlib import Path
@@ -74,6 +75,39 @@ def test_a_dump_is_recorded_and_can_be_restored(
         return head
 
     assert asyncio.run(opened()) > 0
+
+
+def test_only_this_user_reads_a_dump_and_sees_its_passwords(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the umask is, and a file that is left of a killed run. The arguments of a process are public."""
+    programs, seen = tmp_path / "bin", tmp_path / "seen"
+    programs.mkdir()
+    fake = programs / "pg_dump"
+    fake.write_text(
+        "#!/bin/sh\n"
+        f'cat /proc/$$/cmdline /proc/$$/environ > {seen}; cat "$PGSERVICEFILE" > {seen}.service\n'
+        f'stat -c %a "$PGSERVICEFILE" > {seen}.mode\n'
+        'while [ $# -gt 0 ]; do [ "$1" = --file ] && echo dump > "$2"; shift; done\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    file = tmp_path / "headrace.dump"
+    left = file.with_name("headrace.dump.part")
+    left.write_text("half")
+    left.chmod(0o644)
+    address = "postgresql://me:planted-of-role@127.0.0.1:1/x?sslmode=disable&sslpassword=planted-of-key"
+    before = os.umask(0o022)
+    try:
+        assert main(["backup", "--metastore-url", address, *flags[2:], "--to", str(file)]) == 0
+    finally:
+        os.umask(before)
+    assert stat.filemode(file.stat().st_mode) == "-rw-------"
+    assert b"planted" not in seen.read_bytes()
+    service = Path(f"{seen}.service").read_text()
+    assert service == "[headrace]\npassword=planted-of-role\nsslpassword=planted-of-key\n"
+    assert Path(f"{seen}.mode").read_text() == "600\n"
+    assert "planted" not in "".join(capsys.readouterr())
 
 
 def test_a_dump_that_fails_is_no_backup(

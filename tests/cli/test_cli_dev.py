@@ -52,6 +52,8 @@ def test_with_a_metastore_that_others_run_one_line_is_enough(empty_database: str
     assert not (tmp_path / "mine" / "postgres").exists()
     assert ready.endswith(f" bucket={bucket}\n")
     assert list((tmp_path / "named").iterdir()), "it has the cluster's files"
+    places = [tmp_path / "mine", tmp_path / "mine" / "bucket", *(tmp_path / "named").rglob("*")]
+    assert [path for path in places if path.stat().st_mode & 0o066] == [], "no other user reads them"
     cluster_id = formatted_cluster_id(empty_database)
     assert cluster_id is not None
     ended = subprocess.run(

@@ -21,8 +21,8 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyiceberg.table import StaticTable
 
+from headrace.config.table_configs import default_name
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.scan.tables.declaration import default_name
 from load.dev_server import DevServer
 from load.tools import KAFKA_JARS
 from tests.agent_process import Forked, running_agent

@@ -137,3 +137,35 @@ def test_the_executors_that_spark_makes_are_what_the_policy_allows() -> None:
     rights = container["securityContext"]
     assert (rights["allowPrivilegeEscalation"], rights["capabilities"]) == (False, {"drop": ["ALL"]})
     assert not {"seccompProfile", "appArmorProfile", "runAsNonRoot"} & rights.keys()
+
+
+LOGIN = "https://reader:planted-registry-password@registry:8081"
+
+
+def test_an_address_with_a_login_is_in_a_secret_only() -> None:
+    """The ConfigMaps, the pods' specs and Spark's drivers refer to it."""
+    sets = tuple(
+        f"{place}.tables\\.schema\\.registry\\.url={LOGIN}" for place in ("tables.settings", "spark.tables.settings")
+    )
+    found = objects("full", NEWEST, *sets)
+    secret = one(found, "Secret", "streams-logins")
+    assert secret["stringData"] == {
+        "tables.tables.schema.registry.url": LOGIN,
+        "spark-tables.tables.schema.registry.url": LOGIN,
+    }
+    others = [item for item in found if item["kind"] != "Secret"]
+    (of_hooks,) = [each for each in found if each["metadata"]["name"] == "streams-hooks-logins"]
+    assert of_hooks["stringData"] == secret["stringData"], "hooks run before the release has its objects"
+    assert "planted-registry-password" not in yaml.safe_dump_all(others)
+    properties = one(found, "ConfigMap", "streams")["data"]["tables.properties"]
+    line = "tables.schema.registry.url=${file:/etc/headrace-logins/tables.tables.schema.registry.url}"
+    assert line in properties.splitlines()
+    spec = pods(found)["Deployment/streams-tables"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "logins"]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+    assert "/etc/headrace-logins" in {each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
+
+
+def test_without_logins_there_is_no_secret_for_them() -> None:
+    found = objects("full")
+    assert [item for item in found if item["kind"] == "Secret" and item["metadata"]["name"].endswith("-logins")] == []

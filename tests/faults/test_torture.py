@@ -157,3 +157,16 @@ def test_a_writer_s_report_holds_what_it_said_and_nothing_else() -> None:
     assert (report.sent, report.retries, report.trouble) == (2, 7, "")
     report.hear("Exception in thread main")
     assert report.trouble
+
+
+@pytest.mark.parametrize(
+    ("placed", "overtaken", "implied", "is_fine"),
+    [(99, 1, 0, True), (98, 2, 0, False), (98, 2, 1, True), (99, 1, 2, False)],
+)
+def test_few_records_may_be_acknowledged_without_an_offset(
+    placed: int, overtaken: int, implied: int, is_fine: bool
+) -> None:
+    report = Report("java", implied=implied)
+    for number in range(placed + overtaken):
+        report.hear(f"ack 0 {number} {number if number < placed else NOWHERE}")
+    assert (report.why_placeless() == "") is is_fine

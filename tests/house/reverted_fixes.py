@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.agent.fetch.handler import FetchHandler
-from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.cli.process import waiting
 from headrace.config.settings import Settings
@@ -109,7 +109,7 @@ REVERSALS = {
         _one_pool, f"{WIDE}::test_no_number_of_blocked_look_ups_delays_a_commit_a_heartbeat_or_the_feed"
     ),
     "4 responses share a limited memory": Reversal(
-        with_attribute(ReplyMemory, "_fits", lambda self, size: True),
+        with_attribute(MemoryBudget, "_fits", lambda self, size, *, small: True),
         "tests/agent/listener/test_shares.py::test_unread_replies_count_until_they_are_read",
     ),
     "5 objects that are refused are set aside": Reversal(

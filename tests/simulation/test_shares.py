@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from headrace.agent.fetch.share.deliver import ShareDelivery
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
-from headrace.agent.groups.share import share_partition
+from headrace.agent.groups.share import acknowledgements, share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
-from headrace.agent.groups.share.in_flight import InFlight, RangeState
+from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
-from headrace.agent.groups.share.share_partition import Acquired, AcquireLimits, SharePartition
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition
 from headrace.agent.peers.share_turns import ShareTurn
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.share_states import KeptRange, encode_kept
@@ -24,10 +25,11 @@ from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
+from tests.simulation.shares.agents import _Reader
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
 
-SEEDS, MANY_SEEDS = 28, 600
+SEEDS, MANY_SEEDS, TRANSACTION_SEEDS = 28, 600, 6
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -49,6 +51,49 @@ def test_no_schedule_shows_a_problem() -> None:
 def test_no_schedule_of_many_shows_a_problem() -> None:
     found = {seed: result.problems for seed in range(SEEDS, SEEDS + MANY_SEEDS) if (result := simulate(seed)).problems}
     assert not found
+
+
+@pytest.mark.requirement("X12")
+def test_no_schedule_with_transactions_shows_a_problem() -> None:
+    problems = {seed: simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS)}
+    assert not any(problems.values()), problems
+
+
+@pytest.mark.slow
+def test_no_schedule_of_many_with_transactions_shows_a_problem() -> None:
+    seeds = range(TRANSACTION_SEEDS, TRANSACTION_SEEDS + MANY_SEEDS)
+    found = {seed: result.problems for seed in seeds if (result := simulate(seed, has_transactions=True)).problems}
+    assert not found
+
+
+def _open_transactions_are_read(right: Any) -> Any:
+    async def ends(self: Logs, offsets: Any, *, committed: bool) -> Any:
+        return await right(self, offsets, committed=False)
+
+    return ends
+
+
+def _no_offset_is_done(right: Any) -> Any:
+    def part(self: _Reader, key: int, ranges: Any, needed_end: int) -> ShareDelivery:
+        made: ShareDelivery = right(self, key, ranges, needed_end)
+        done = [each for each in made.returned if each.is_done]
+        made.acquired += [(each.first, each.last, ranges[0][2]) for each in done]
+        made.returned = [each for each in made.returned if not each.is_done]
+        return made
+
+    return part
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [(Logs, "ends", _open_transactions_are_read), (_Reader, "_part", _no_offset_is_done)],
+    ids=["records of open transactions are acquired", "records of aborted transactions are sent"],
+)
+def test_a_planted_bug_of_transactions_is_found(
+    owner: Any, name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    assert any(simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS))
 
 
 def test_a_seed_replays_its_history_and_things_go_wrong_in_it() -> None:
@@ -136,6 +181,15 @@ def _released_is_done(right: Any) -> Any:
         return InFlight(each.first, each.last, RangeState.DONE)
 
     return freed
+
+
+def _freed_as(wrong: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        freed = wrong(acknowledgements.freed)
+        patch.setattr(acknowledgements, "freed", freed)
+        patch.setattr(share_partition, "freed", freed)
+
+    return plant
 
 
 def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
@@ -236,9 +290,9 @@ _BUGS: dict[str, Plant] = {
     "the next owner does not know the attempts": _replaced(
         SharePartition, "kept", _what_is_kept(_attempts_are_forgotten)
     ),
-    "what a member gave up is done": _replaced(share_partition, "_freed", _released_is_done),
+    "what a member gave up is done": _freed_as(_released_is_done),
     "what a client had stays with it": _nothing_ends,
-    "attempts do not end": _replaced(share_partition, "_freed", _attempts_do_not_end),
+    "attempts do not end": _freed_as(_attempts_do_not_end),
     "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
     "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
     "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_reply
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_first, largest_reply
 from headrace.agent.fetch.files.assemble import Batches
 from headrace.agent.fetch.files.damage import DamagedOffsetsError
 from headrace.agent.fetch.locate import Locator
@@ -72,7 +72,7 @@ class ShareReader:
             await self._catch_up()
             found = await self._locator.locate(queries, max(limit, 1))
         lookups = [_up_to(lookup, end, committed=committed) for lookup, end in zip(found, ends, strict=True)]
-        await memory.claim(largest_reply(queries, lookups, limit))
+        limit = await memory.claim(largest_reply(queries, lookups, limit), largest_first(queries, lookups), limit)
         outcomes = await self._delivery.deliver(queries, lookups, limit, committed=True)
         parts = {}
         for key, original, (lookup, outcome) in zip(keys, found, outcomes, strict=True):

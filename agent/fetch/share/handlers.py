@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -23,11 +22,12 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
 from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader
 from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSessions
 from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
 from headrace.protocol.request import ClientConnection, Request, Response
-from headrace.protocol.typed import Schema, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
 
 NOT_KNOWN = ErrorCode.not_leader_or_follower
@@ -49,7 +49,7 @@ class AskOwner(Protocol):
 
 
 class _Reading(NamedTuple):
-    """A request whose records are read."""
+    """A request, and where its records may be put."""
 
     request: Request
     turn: ShareTurn
@@ -85,7 +85,7 @@ class ShareHandlers:
         """API key 78."""
         schema, entity = decode(request)
         if refusal := self._refusal(entity, schema.version) or _why_no_renewal(entity):
-            return _refused(request, schema, *refusal)
+            return refused(request, schema, *refusal)
         acks = _acks(entity, "topics")
         asked = [
             (topic.topic_id or _NO_ID, each.partition_index) for topic in entity.topics for each in topic.partitions
@@ -98,7 +98,7 @@ class ShareHandlers:
             acknowledges=bool(acks),
         )
         if exchange.error:
-            return _refused(request, schema, exchange.error, exchange.message)
+            return refused(request, schema, exchange.error, exchange.message)
         renews = getattr(entity, "is_renew_ack", False)
         turn = ShareTurn(
             entity.group_id,
@@ -115,8 +115,8 @@ class ShareHandlers:
             raise
         if isinstance(answer, ErrorCode):
             memory.give_up()
-            return _refused(request, schema, answer)
-        response = reply(request, _fetched(schema, answer, parts, acks))
+            return refused(request, schema, answer)
+        response = reply(request, fetched(schema, answer, parts, acks))
         response.reserved_bytes = memory.size_bytes
         return response
 
@@ -124,17 +124,17 @@ class ShareHandlers:
         """API key 79."""
         schema, entity = decode(request)
         if refusal := self._refusal(entity, schema.version):
-            return _refused(request, schema, *refusal)
+            return refused(request, schema, *refusal)
         acks = _acks(entity, "topics")
         exchange = self._sessions.acknowledge(request.connection, _key(entity), entity.share_session_epoch)
         if exchange.error:
-            return _refused(request, schema, exchange.error, exchange.message)
+            return refused(request, schema, exchange.error, exchange.message)
         turn = ShareTurn(entity.group_id, entity.member_id)
         wanted = exchange._replace(wanted=exchange.wanted if exchange.closes else ())
         answer, parts = await self._serve(request, turn, wanted, acks, 0, ReplyClaim(request.connection.replies))
         if isinstance(answer, ErrorCode):
-            return _refused(request, schema, answer)
-        return reply(request, _acknowledged(schema, answer, parts, acks))
+            return refused(request, schema, answer)
+        return reply(request, acknowledged(schema, answer, parts, acks))
 
     # -- one turn
 
@@ -332,84 +332,3 @@ def _fault(batches: Iterable[tuple[int, int, bytes]], *, may_renew: bool) -> boo
         if len(types) not in (1, last - first + 1) or any(kind > most for kind in types):
             return True
     return False
-
-
-# -- answers
-
-
-def _refused(request: Request, schema: Schema, code: ErrorCode | int, message: str | None = None) -> Response:
-    return reply(
-        request,
-        schema.response(
-            error_code=ErrorCode(code),
-            error_message=message,
-            acquisition_lock_timeout=timedelta(0),
-            responses=(),
-            node_endpoints=(),
-        ),
-    )
-
-
-def _topics(schema: Schema, name: str, parts: Mapping[ShareRef, Any]) -> tuple[Any, ...]:
-    by_topic: dict[uuid.UUID, list[Any]] = {}
-    for (topic_id, _), made in parts.items():
-        by_topic.setdefault(topic_id, []).append(made)
-    return tuple(schema.make(name, topic_id=topic_id, partitions=tuple(made)) for topic_id, made in by_topic.items())
-
-
-def _fetched(
-    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
-) -> Any:
-    """The answer to ShareFetch: partitions with records, acknowledgements or an error."""
-    made = {}
-    for ref, (turn, delivery) in parts.items():
-        if not (ref in acks or delivery.error or delivery.acquired):
-            continue
-        made[ref] = schema.make(
-            "PartitionData",
-            partition_index=ref[1],
-            error_code=ErrorCode(delivery.error),
-            error_message=None,
-            acknowledge_error_code=int(turn.ack_error) if ref in acks else 0,
-            acknowledge_error_message=None,
-            current_leader=_no_leader(schema),
-            records=b"".join(delivery.records),
-            acquired_records=tuple(
-                schema.make("AcquiredRecords", first_offset=first, last_offset=last, delivery_count=min(tries, 32_767))
-                for first, last, tries in delivery.acquired
-            ),
-        )
-    return schema.response(
-        error_code=ErrorCode.none,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
-        responses=_topics(schema, "ShareFetchableTopicResponse", made),
-        node_endpoints=(),
-    )
-
-
-def _acknowledged(
-    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
-) -> Any:
-    made = {
-        ref: schema.make(
-            "PartitionData",
-            partition_index=ref[1],
-            error_code=ErrorCode(turn.ack_error),
-            error_message=None,
-            current_leader=_no_leader(schema),
-        )
-        for ref, (turn, _) in parts.items()
-        if ref in acks
-    }
-    return schema.response(
-        error_code=ErrorCode.none,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
-        responses=_topics(schema, "ShareAcknowledgeTopicResponse", made),
-        node_endpoints=(),
-    )
-
-
-def _no_leader(schema: Schema) -> Any:
-    return schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1)

@@ -1,6 +1,6 @@
 """Find the offsets of batches that have no record: what cleaning by key removed, and control records.
 
-Place: under deliver.py, which tells the owner of the share group that nobody has to acknowledge them. Pure.
+Place: under deliver.py, which tells the owner of the share group, so that no member has to acknowledge them. Pure.
 Invariant: only offsets inside a verified batch count, because the batches of a partition tile its offsets; a batch that
 cannot be opened has no holes, so its records are left to the client.
 """

@@ -69,8 +69,10 @@ class ZoneCacheServer:
             answers = await asyncio.gather(*(self._read(wanted) for wanted in ask.ranges))
         finally:
             self._serving_bytes -= size
-        self._on_served(ask.asker, sum(len(answer) for answer in answers if not isinstance(answer, int)))
-        return Response(encode_answer(request.correlation_id, secret, mac, answers))
+        served = sum(len(answer) for answer in answers if not isinstance(answer, int))
+        self._on_served(ask.asker, served)
+        request.connection.replies.charge(served)  # as records: else agents that do not read would use the reserve
+        return Response(encode_answer(request.correlation_id, secret, mac, answers), served)
 
     async def _read(self, wanted: FileRange) -> memoryview | int:
         try:

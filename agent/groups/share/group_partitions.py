@@ -216,7 +216,7 @@ class GroupPartitions:
         return topic is not None and topic.name in self.group.subscribed_topics()
 
     def _gone(self, keys: Iterable[int]) -> dict[int, ErrorCode]:
-        """Return the code of those that the group has not begun, and whose topic is gone."""
+        """Return a code for those that the group has not begun, if their topic is gone."""
         topics, partitions = self._cluster.image.topics_by_number, self.group.partitions
         gone = [key for key in keys if key not in partitions and split_partition_key(key)[0] not in topics]
         return dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)

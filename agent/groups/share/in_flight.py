@@ -21,7 +21,9 @@ class RangeState(enum.IntEnum):
 
 
 class InFlight(NamedTuple):
-    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones."""
+    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones.
+    `batch`: how many records the delivery had that they were in first, or that were loaded together; 0: there was none.
+    """
 
     first: int
     last: int
@@ -29,10 +31,21 @@ class InFlight(NamedTuple):
     tries: int = 0
     member_id: str = ""
     deadline: float = 0.0
+    batch: int = 0
 
 
 Judge = Callable[[InFlight], InFlight | None]
 """Returns what becomes of a part of a range; None to refuse it."""
+
+
+class AcquireLimits(NamedTuple):
+    """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
+    `in_flight`: the most records between start and end. `may_renew`: whether a member may keep a record for longer."""
+
+    lock_seconds: float
+    attempts: int
+    in_flight: int
+    may_renew: bool = True
 
 
 class ChangedRanges:

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.acknowledgements import AckBatch
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.connections import MemberConnections, Ref
 from headrace.agent.groups.share.group import ShareGroup
@@ -31,7 +32,7 @@ from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
-from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition, end_of
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition, end_of
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
@@ -91,8 +92,7 @@ class ShareOwner:
         """Serve a turn that another agent forwards. CloseConnection for one that comes from a client."""
         if not request.connection.is_forwarded or request.api_version != VERSION:
             raise CloseConnection("share turn: not from an agent")
-        answer = await self.turn(decode_turn(request.body), request.connection)
-        return Response([encode(answer)])
+        return Response([encode(await self.turn(decode_turn(request.body), request.connection))])
 
     async def turn(self, turn: ShareTurn, client: ClientConnection) -> TurnAnswer:
         """Take one turn for a client of this agent, or of the agent that forwards it."""
@@ -220,10 +220,8 @@ class ShareOwner:
                 codes[each.key] = ErrorCode.unknown_topic_or_partition
                 continue
             batches = [AckBatch(first, last, types) for first, last, types in each.acks]
-            units = len(partition.ranges) + sum(len(batch.types) for batch in batches)
-            codes[each.key] = partition.acknowledge(
-                self._clock.monotonic(), turn.member_id, batches, limits, may_grow=may_grow
-            )
+            units, now = len(partition.ranges) + sum(len(batch.types) for batch in batches), self._clock.monotonic()
+            codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits, may_grow=may_grow)
             if codes[each.key] is ErrorCode.none:
                 self._metrics.acknowledge(batches)
             await slices.did(RANGE_UNITS * units)
@@ -332,11 +330,8 @@ class ShareOwner:
                 continue
             if now >= (partition.next_deadline() or now + 1):
                 continue  # it expired while others were stored: the next turn stores that first
-            got = partition.acquire(
-                *(now, turn.member_id, end.end, left, configs.limits),
-                takes_batches=turn.takes_batches,
-                is_sparing=is_sparing,
-            )
+            how = {"takes_batches": turn.takes_batches, "is_sparing": is_sparing}
+            got = partition.acquire(now, turn.member_id, end.end, left, configs.limits, **how)
             if got:
                 acquired[key] = got
                 left -= sum(each.records for each in got)

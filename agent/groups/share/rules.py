@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.agent.groups.share.share_partition import AcquireLimits
+from headrace.agent.groups.share.in_flight import AcquireLimits
 from headrace.config.group_configs import (
     BOUNDS,
     SHARE_DELIVERY_LIMIT,

@@ -12,7 +12,6 @@ Source: KIP-932; Kafka's SharePartition.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState, joined
+from headrace.agent.groups.share.acknowledgements import AckBatch, Judgement, freed, runs
+from headrace.agent.groups.share.in_flight import AcquireLimits, ChangedRanges, InFlight, Judge, RangeState, joined
 from headrace.agent.groups.share.suspects import are_suspects, delivery_records
 from headrace.metastore.share_states import KeptRange
 
@@ -30,18 +30,6 @@ BATCH_RECORDS = 1000
 """How many records a batch may have beyond what a member asks for, so that it is delivered as a whole."""
 READ_AHEAD = 8
 """How many offsets an agent reads for each record that a member asks for, at most."""
-
-
-class AckType(enum.IntEnum):
-    """What a member says about a record."""
-
-    GAP = 0
-    """There is no record: a marker, or a record that compaction removed."""
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-    """The member needs more time."""
 
 
 class Acquired(NamedTuple):
@@ -55,24 +43,6 @@ class Acquired(NamedTuple):
     def records(self) -> int:
         """How many there are."""
         return self.last - self.first + 1
-
-
-class AckBatch(NamedTuple):
-    """One type for all records of the range, or one for each."""
-
-    first: int
-    last: int
-    types: Sequence[int]
-
-
-class AcquireLimits(NamedTuple):
-    """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
-    `in_flight`: the most records between start and end. `may_renew`: whether a member may keep a record for longer."""
-
-    lock_seconds: float
-    attempts: int
-    in_flight: int
-    may_renew: bool = True
 
 
 @dataclass(slots=True)
@@ -107,7 +77,8 @@ class SharePartition:
             if each.first > self.end:
                 self._ranges.append(InFlight(self.end, each.first - 1, RangeState.AVAILABLE))
             state = RangeState.DONE if each.is_done else RangeState.AVAILABLE
-            self._ranges.append(InFlight(each.first, each.last, state, 0 if each.is_done else each.tries))
+            tries, batch = (0, 0) if each.is_done else (each.tries, each.last - each.first + 1)
+            self._ranges.append(InFlight(each.first, each.last, state, tries, batch=batch))
             self.end = each.last + 1
         self._settle(self._ranges)
 
@@ -177,10 +148,11 @@ class SharePartition:
         changed = ChangedRanges(self._ranges)
         for each in chosen:
             if each.first < self.end:
-                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline))
+                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline, each.records))
         ranges = changed.ranges()
         if chosen[-1].first >= self.end:
-            ranges.append(_acquired(member_id, deadline, InFlight(*chosen[-1][:2], RangeState.AVAILABLE)))
+            new = InFlight(*chosen[-1][:2], RangeState.AVAILABLE)
+            ranges.append(_acquired(member_id, deadline, chosen[-1].records, new))
         self._settle(ranges)
         return _joined(chosen)
 
@@ -199,7 +171,7 @@ class SharePartition:
         repeat, for what makes more ranges, and more than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
-        judgement, changed = _Judgement(now, member_id, limits), ChangedRanges(self._ranges)
+        judgement, changed = Judgement(now, member_id, limits), ChangedRanges(self._ranges)
         for batch in batches:
             if batch.last < self.start:
                 continue
@@ -207,7 +179,7 @@ class SharePartition:
                 return ErrorCode.invalid_request
             if batch.last >= self.end:
                 return self._beyond_the_end(batch.last)
-            for first, last, kind in _runs(batch, self.start):
+            for first, last, kind in runs(batch, self.start):
                 if not changed.judge(first, last, judgement.of(kind)):
                     return ErrorCode.invalid_record_state
         ranges = changed.ranges()
@@ -229,9 +201,12 @@ class SharePartition:
                 return each
             if is_done:
                 return InFlight(each.first, each.last, RangeState.DONE)
-            return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
+            tries = max(each.tries - 1, 0)
+            return InFlight(each.first, each.last, RangeState.AVAILABLE, tries, batch=each.batch if tries else 0)
 
         self._judge(ranges, judge, has_changed=is_done)
+        if not is_done:
+            self._settle([_smaller(member_id, each) for each in self._ranges])
 
     def are_holes(self, member_id: str, ranges: Iterable[tuple[int, int]]) -> None:
         """The log has no records at these offsets: they are done, unless another member has them; also those that were
@@ -339,7 +314,7 @@ class SharePartition:
             if each.state is not RangeState.ACQUIRED or not is_wanted(each):
                 ranges.append(each)
                 continue
-            ranges.append(_freed(each, attempts))
+            ranges.append(freed(each, attempts))
             self._tally.used_up += (each.last - each.first + 1) * (each.tries >= attempts)
         self._settle(ranges)
         return True
@@ -357,62 +332,25 @@ class SharePartition:
         self._next_deadline = min(deadlines, default=None)
 
 
-def _acquired(member_id: str, deadline: float, each: InFlight) -> InFlight:
-    return InFlight(each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline)
+def _acquired(member_id: str, deadline: float, records: int, each: InFlight) -> InFlight:
+    return InFlight(
+        each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline, each.batch or records
+    )
+
+
+def _smaller(member_id: str, each: InFlight) -> InFlight:
+    """Return records that the member has in their first attempt, of which some neighbours were given back."""
+    if each.state is RangeState.ACQUIRED and each.member_id == member_id and each.tries == 1:
+        return each._replace(batch=min(each.batch, each.last - each.first + 1))
+    return each
 
 
 def _part(each: InFlight, max_records: int, limits: AcquireLimits) -> Acquired:
     """Return the first records of a range that one delivery may have."""
     records = min(each.last - each.first + 1, max_records)
     if are_suspects(each.tries, limits.attempts):
-        records = delivery_records(each.tries, records, limits.attempts)
+        records = min(records, delivery_records(each.tries, each.batch, limits.attempts))
     return Acquired(each.first, each.first + records - 1, each.tries + 1)
-
-
-def _freed(each: InFlight, attempts: int) -> InFlight:
-    """Return records after an attempt that did not end with their acknowledgement."""
-    if each.tries >= attempts:
-        return InFlight(each.first, each.last, RangeState.DONE)
-    return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
-
-
-class _Judgement:
-    """What acknowledgements of a member make of ranges."""
-
-    def __init__(self, now: float, member_id: str, limits: AcquireLimits) -> None:
-        self._now, self._member_id, self._limits = now, member_id, limits
-        self.used_up = 0
-        """Records that were released in the last attempt that they may have."""
-
-    def of(self, kind: int) -> Judge:
-        """Return what makes an acquired range of the member what the type says; None for any other range."""
-        return partial(self._judge, kind)
-
-    def _judge(self, kind: int, each: InFlight) -> InFlight | None:
-        if each.state is not RangeState.ACQUIRED or each.member_id != self._member_id:
-            return None
-        if kind == AckType.RENEW:
-            deadline = self._now + self._limits.lock_seconds
-            return each._replace(deadline=deadline) if self._limits.may_renew else None
-        if kind == AckType.RELEASE:
-            freed = _freed(each, self._limits.attempts)
-            self.used_up += (each.last - each.first + 1) * (freed.state is RangeState.DONE)
-            return freed
-        return InFlight(each.first, each.last, RangeState.DONE)
-
-
-def _runs(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
-    """Yield (first, last, type) of the batch's records from `start` on, those of one type together."""
-    first = max(batch.first, start)
-    if len(batch.types) == 1:
-        yield first, batch.last, batch.types[0]
-        return
-    types = batch.types[first - batch.first :]
-    begin = 0
-    for at in range(1, len(types) + 1):
-        if at == len(types) or types[at] != types[begin]:
-            yield first + begin, first + at - 1, types[begin]
-            begin = at
 
 
 def end_of(acquired: Iterable[Acquired], records: int) -> int:

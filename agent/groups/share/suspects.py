@@ -18,13 +18,13 @@ def are_suspects(tries: int, attempts: int) -> bool:
     return attempts > SUSPECT_ATTEMPTS_MIN and tries >= _suspect_from(attempts)
 
 
-def delivery_records(tries: int, records: int, attempts: int) -> int:
-    """Return how many of `records` neighbours that are suspects one delivery may have, at least 1: half of them, a
-    quarter of them in the next attempt, ..., one in the last.
+def delivery_records(tries: int, batch: int, attempts: int) -> int:
+    """Return how many suspects one delivery may have, at least 1: half of the `batch` records that they were delivered
+    with first, a quarter in the next attempt, ..., one in the last.
     """
     if tries >= attempts - 1:
         return 1
-    return max(records >> (tries - _suspect_from(attempts) + 1), 1)
+    return max(batch >> (tries - _suspect_from(attempts) + 1), 1)
 
 
 def _suspect_from(attempts: int) -> int:

@@ -12,7 +12,7 @@ from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import FETCH, METADATA, ask, request, text
 
 CONNECTIONS, REQUESTS = 64, 4
-_TOPIC = "unread"
+TOPIC = "unread"
 _RECORDS, _RECORD_BYTES = 128, 512 * 1024
 _HOLD_SECONDS = 12.0
 SETTINGS = {"cache.bytes": 4 * 1024 * 1024}
@@ -22,13 +22,13 @@ SETTINGS = {"cache.bytes": 4 * 1024 * 1024}
 def fetch(correlation_id: int) -> bytes:
     """Fetch up to 50 MiB of the topic from its start."""
     most = 50 * 1024 * 1024
-    body = struct.pack(">iiiibi", -1, 100, 1, most, 0, 1) + text(_TOPIC) + struct.pack(">iiqi", 1, 0, 0, most)
+    body = struct.pack(">iiiibi", -1, 100, 1, most, 0, 1) + text(TOPIC) + struct.pack(">iiqi", 1, 0, 0, most)
     return request(FETCH, 4, body, correlation_id=correlation_id)
 
 
 async def prepare(target: AttackedAgent) -> None:
     """Fill the topic, as ordinary clients do."""
-    await ask(*target.kafka, request(METADATA, 1, struct.pack(">i", 1) + text(_TOPIC)))
+    await ask(*target.kafka, request(METADATA, 1, struct.pack(">i", 1) + text(TOPIC)))
     await asyncio.to_thread(_fill, target.bootstrap)
 
 
@@ -46,5 +46,5 @@ async def attack(target: AttackedAgent) -> str:
 def _fill(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for _ in range(_RECORDS):
-        producer.produce(_TOPIC, os.urandom(_RECORD_BYTES))
+        producer.produce(TOPIC, os.urandom(_RECORD_BYTES))
     producer.flush(120)

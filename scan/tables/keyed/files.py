@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -28,8 +27,9 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform
 
-from headrace.scan.tables.catalog import name_of, translated
-from headrace.scan.tables.data_files import DataFilePlace, write_data_files
+from headrace.scan.tables.building import building
+from headrace.scan.tables.catalog import name_of
+from headrace.scan.tables.data_files import DataFilePlace, read_tasks, write_data_files
 from headrace.scan.tables.keyed.keys import column_at, joined_keys
 from headrace.scan.tables.keyed.merging import DELETES, last_changes, replaced, rows_in
 
@@ -63,7 +63,7 @@ def groups_of(table: Table, paths: Sequence[str]) -> KeyGroups:
     of the storage as UnavailableError; TableError for files that pyiceberg does not read.
     """
     metadata = table.metadata
-    with translated(f"table {name_of(table)}"):
+    with building(f"table {name_of(table)}"):
         tasks = list(table.scan().plan_files())
     places = {spec.spec_id: _bucket_of(spec, metadata.schema(), paths[0]) for spec in metadata.partition_specs}
     count = places[metadata.default_spec_id][1]
@@ -103,15 +103,14 @@ def merge_group(
     last = last_changes(parts)
     writer, removed = _GroupWriter(place, metadata), []
     gone, schema = 0, metadata.schema()
-    with translated(f"storage of {metadata.location}"):
+    with building(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
-        keys = ArrowScan(metadata, storage, schema.select(*paths), AlwaysTrue())
-        whole = ArrowScan(metadata, storage, schema, AlwaysTrue())
+        keys = schema.select(*paths)
         for task in files:
-            rows = keys.to_table([task])
+            rows = read_tasks(metadata, storage, [task], keys)
             goes = replaced(joined_keys([column_at(rows, path) for path in paths]), last)
             if goes.any():
-                writer.add(whole.to_table([task]).filter(pa.array(~goes)))
+                writer.add(read_tasks(metadata, storage, [task], schema).filter(pa.array(~goes)))
                 removed.append(task.file)
                 gone += int(goes.sum())
     is_put = ~last.column(DELETES).to_numpy()

@@ -24,7 +24,7 @@ from headrace.scan.tables.keyed.keys import column_at, joined_keys, key_paths
 from headrace.scan.tables.keyed.merging import PLACE, changes_of
 from headrace.scan.tables.state import BINARY, Definition, OffsetGap, ranges_of
 from headrace.scan.tables.values.columns import KAFKA
-from headrace.scan.tables.values.open import DEAD_RANGES_MAX, ChunkOpener, Cut, Tolerance, kafka_struct
+from headrace.scan.tables.values.open import DEAD_RANGES_MAX, Cut, Tolerance, ValueOpener, kafka_struct
 
 NO_COLUMNS = pa.struct([])
 _NO_KEYS = pa.chunked_array([], pa.large_binary())
@@ -48,10 +48,10 @@ class KeyedOpener:
     schema: pa.Schema
     paths: tuple[str, ...]
     tolerance: Tolerance
-    values: ChunkOpener | None
+    values: ValueOpener | None
 
     @classmethod
-    def of(cls, definition: Definition, schema: pa.Schema, values: ChunkOpener | None) -> KeyedOpener:
+    def of(cls, definition: Definition, schema: pa.Schema, values: ValueOpener | None) -> KeyedOpener:
         """Make one for a table."""
         assert (values is None) == (definition.value_format == BINARY), "values are opened if they are columns"
         return cls(schema, key_paths(definition), Tolerance(definition.tolerance), values)
@@ -110,7 +110,7 @@ class KeyedOpener:
         if self._is_by_record:
             return False
         assert self.values is not None, "key columns are of values"
-        rows = ChunkOpener(self.values.form, self.schema, Tolerance.ALL).open(raw).rows
+        rows = self.values.tolerant().open(raw).rows
         return not self._is_known(rows).all()
 
     def _is_known(self, rows: pa.Table) -> NDArray[np.bool_]:

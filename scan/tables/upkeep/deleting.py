@@ -21,18 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, LessThan
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
-from pyiceberg.io.pyarrow import _dataframe_to_data_files, expression_to_pyarrow
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.tables.catalog import name_of, translated
 from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.data_files import DataFilePlace, read_files, with_bounds, write_files
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import ATTEMPTS, Replacement, Replacer, why_untouched
-from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, read_files, remove
+from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, remove
 from headrace.scan.tables.values.columns import KAFKA
 from headrace.storage.errors import UnavailableError
 
@@ -97,12 +97,12 @@ def count_rows(table: Table, condition: BooleanExpression) -> DeletedRows:
 class RowDeletion:
     """Deletes rows of one table. `candidates`: only files that may have such rows are looked at; None: as `condition`.
 
-    `whole_files`: only files of which every row goes, by their metadata alone; the condition is a comparison.
+    `whole_before_ms`: only files of which every row has an earlier time, by their bounds alone.
     """
 
     condition: BooleanExpression
     candidates: BooleanExpression | None = None
-    whole_files: bool = False
+    whole_before_ms: int | None = None
     is_stopped: Callable[[], bool] = lambda: False
     _seen: set[str] = field(default_factory=set)
     """Files without such a row."""
@@ -144,8 +144,7 @@ class RowDeletion:
             for file in self._files(table):
                 if file.file_path in self._replaced:
                     raise TableError(f"{name_of(table)} has a file again that was taken out of it: {file.file_path}")
-                judge = _all_older if self.whole_files else _kept_of
-                kept, deleted = judge(table, self.condition, file)
+                kept, deleted = self._judged(table, file)
                 if not deleted:
                     self._seen.add(file.file_path)
                     continue
@@ -154,7 +153,7 @@ class RowDeletion:
                 if kept is not None:
                     rewritten += 1
                     metadata = DataFilePlace.of(table).open()
-                    added += _dataframe_to_data_files(metadata, kept, table.io)
+                    added += write_files(metadata, table.io, kept)
                 if size >= COMMIT_BYTES:
                     break
         except BaseException:
@@ -163,6 +162,16 @@ class RowDeletion:
         if not gone:
             return None
         return Replacement(tuple(gone), tuple(added), True), DeletedRows(rows, len(gone) - rewritten, rewritten)
+
+    def _judged(self, table: Table, file: DataFile) -> tuple[pa.Table | None, int]:
+        """Return as _kept_of. Files are read only if they may have a row of `candidates`."""
+        if self.whole_before_ms is not None:
+            return _all_older(table, self.whole_before_ms, with_bounds(table.metadata, table.io, file))
+        if self.candidates is not None:
+            known = with_bounds(table.metadata, table.io, file)
+            if not _InclusiveMetricsEvaluator(table.schema(), self.candidates).eval(known):
+                return None, 0
+        return _kept_of(table, self.condition, file)
 
     def _files(self, table: Table) -> Iterable[DataFile]:
         tasks = table.scan(row_filter=self.candidates or self.condition).plan_files()
@@ -181,10 +190,19 @@ def _kept_of(table: Table, condition: BooleanExpression, file: DataFile) -> tupl
     return (kept if 0 < kept.num_rows < rows.num_rows else None), rows.num_rows - kept.num_rows
 
 
-def _all_older(table: Table, condition: BooleanExpression, file: DataFile) -> tuple[None, int]:
-    """Return the same by the file's metadata, of a condition that is a comparison: all of its rows go, or none."""
-    goes = _StrictMetricsEvaluator(table.schema(), condition).eval(file) == ROWS_MUST_MATCH
+def _all_older(table: Table, before_ms: int, file: DataFile) -> tuple[None, int]:
+    """Return the same by the file's bounds alone: all of its rows have an earlier time, or none goes. pyiceberg's own
+    judgement knows no fields of structs.
+    """
+    field = table.schema().find_field(column_in(table, "timestamp"))
+    upper, nulls = (file.upper_bounds or {}).get(field.field_id), (file.null_value_counts or {}).get(field.field_id)
+    goes = upper is not None and nulls == 0 and _microseconds(upper) < before_ms * 1_000
     return None, file.record_count if goes else 0
+
+
+def _microseconds(bound: bytes) -> int:
+    """Read a bound of a timestamp: Iceberg's serialization of a single value."""
+    return int.from_bytes(bound, "little", signed=True)
 
 
 def retain(replacer: Replacer, retention_ms: int, now_ms: int, is_stopped: Callable[[], bool]) -> DeletedRows:
@@ -194,6 +212,6 @@ def retain(replacer: Replacer, retention_ms: int, now_ms: int, is_stopped: Calla
     table = replacer.load()
     due, late = now_ms - retention_ms, now_ms - retention_ms - min(DAY_MS, retention_ms // 10)
     old, older = older_than(table, due), older_than(table, late)
-    whole = RowDeletion(old, whole_files=True, is_stopped=is_stopped).delete(replacer)
+    whole = RowDeletion(old, whole_before_ms=due, is_stopped=is_stopped).delete(replacer)
     part = RowDeletion(old, candidates=older, is_stopped=is_stopped).delete(replacer)
     return DeletedRows(*(one + other for one, other in zip(whole, part, strict=True)))

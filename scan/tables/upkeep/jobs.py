@@ -23,6 +23,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import ForeignTableError
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.looking import Condition, TableReader
+from headrace.scan.tables.state import WITH_UPKEEP
 from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
 from headrace.scan.tables.upkeep.steps import TableUpkeep
 from headrace.storage.clock import Clock
@@ -118,10 +119,12 @@ class UpkeepJobs:
         self.metrics.orphans.labels(job.key).inc(count)
 
     async def _is_kept(self, name: str) -> bool:
-        """Return whether there is such a table, and it is not stopped."""
+        """Return whether there is such a table, and it is not stopped, or detached without its upkeep."""
         try:
             look = await self.tables.look(name)
         except (NotFoundError, ForeignTableError):
             self.metrics.forget(name)
             return False
+        if look.condition is Condition.DETACHED:
+            return look.definition.detached == WITH_UPKEEP
         return look.condition is not Condition.STOPPED

@@ -30,7 +30,7 @@ from headrace.scan.tables.committing import CommitOutcome, WrittenFiles, commit,
 from headrace.scan.tables.live_files import KnownManifests, LiveTable
 from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.scan.tables.orphans import changed_ms
-from headrace.scan.tables.state import OFFSETS, Broken, Follows, offsets_text, standing_of
+from headrace.scan.tables.state import Broken, Follows, standing_of
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,7 @@ class Replacer:
         operation = Operation.REPLACE
         if what.deletes_rows:
             operation = Operation.OVERWRITE if what.added else Operation.DELETE
-        summary = {OFFSETS: offsets_text(standing.progress.positions)}
-        replaced = ReplaceFiles(operation, change, table.io, self.known, summary, merges=True)
+        replaced = ReplaceFiles(operation, change, table.io, self.known, standing.progress.positions, merges=True)
         replaced.replace(what.replaced, what.added)
         set_progress(change, standing.progress)
         return change

@@ -4,9 +4,9 @@
 
 Place: a step of upkeep (steps.py), by the local worker here and by tasks of Spark (spark/tables/upkeep.py). Blocks.
 Invariant: the rows of a group are those of its files, each once, ordered by the topic's partition and the offset, and
-in the same partition of the table; they are written by pyiceberg's writer, with the names of file_names.py. What cannot
+in the same partition of the table; they are written by data_files.py. What cannot
 be kept so is left alone: files of an earlier partitioning, files that another engine sorted otherwise, and tables with
-delete files. Memory: the rows of one group, opened; RewriteLimits.target_bytes limits what it has stored.
+delete files. Memory: the rows of one group, opened, at most about OPENED_BYTES_MAX; a group with more is divided.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from headrace.scan.errors import TableError
-from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.building import building
+from headrace.scan.tables.catalog import name_of
 from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.data_files import DataFilePlace, read_files, write_files
 from headrace.scan.tables.live_files import LiveFile, LiveTable
 from headrace.scan.tables.manifests import MANIFESTS_MIN, small_manifests
 from headrace.scan.tables.removing import remove_files
@@ -43,6 +42,8 @@ TARGET_BYTES = "write.target-file-size-bytes"
 TARGET_BYTES_DEFAULT = 512 * 1024 * 1024
 COMMIT_BYTES = 256 * 1024 * 1024
 """Stored bytes that one commit replaces, at most about."""
+OPENED_BYTES_MAX = 512 * 1024 * 1024
+"""Opened bytes of one group: RewriteLimits.target_bytes limits only what is stored."""
 SETTLED_MS = 86_400_000
 """A partition that got no file for so long is taken to get none."""
 
@@ -59,10 +60,10 @@ class Rewritten(NamedTuple):
 
 @dataclass(slots=True)
 class TableRewriter:
-    """Rewrites the files of one table. `write`: groups become files, in their order."""
+    """Rewrites the files of one table. `write`: groups become files, in their order; None for one that is too large."""
 
     limits: RewriteLimits
-    write: Callable[[DataFilePlace, Sequence[Group]], list[DataFile]]
+    write: Callable[[DataFilePlace, Sequence[Group]], list[DataFile | None]]
     batch_bytes: int = COMMIT_BYTES
     is_stopped: Callable[[], bool] = lambda: False
     """The lease was lost, or the process ends: nothing more is begun."""
@@ -72,7 +73,7 @@ class TableRewriter:
 
         Errors as `write` and Replacer.replace: commits before it stay.
         """
-        with translated(f"table {name_of(table)}"):
+        with building(f"table {name_of(table)}"):
             live = replacer.known.live(table)
         if reason := why_untouched(table, live):
             logger.info("table is not rewritten: table=%s reason=%s", name_of(table), reason)
@@ -81,10 +82,10 @@ class TableRewriter:
         for batch in self._batches(table, live, now_ms):
             if self.is_stopped():
                 break
-            outcome, files = self._one(replacer, batch)
-            if outcome is not CommitOutcome.COMMITTED:
+            done = self._one(replacer, batch)
+            if done is None:
                 break  # the next run plans again
-            replaced, written = replaced + sum(map(len, batch)), written + files
+            replaced, written = replaced + done.replaced, written + done.written
         manifests = 0 if replaced or self.is_stopped() else self._merge_manifests(replacer, table, live)
         return Rewritten(replaced, written, manifests)
 
@@ -108,18 +109,38 @@ class TableRewriter:
             size += sum(each.size_bytes for each in group)
         return batches
 
-    def _one(self, replacer: Replacer, groups: Sequence[Group]) -> tuple[CommitOutcome, int]:
-        """One commit, on top of the table as it is now."""
+    def _one(self, replacer: Replacer, groups: Sequence[Group]) -> Rewritten | None:
+        """One commit, on top of the table as it is now; None if it did not happen."""
         table = replacer.load()
         live = replacer.known.live(table)
-        files = tuple(file for group in groups for file in group)
+        files = [file for group in groups for file in group]
         if any(each.file_path not in live.files for each in files) or why_untouched(table, live):
-            return CommitOutcome.CONFLICT, 0
-        made = tuple(self.write(DataFilePlace.of(table), groups))
+            return None
+        what = self._written(table, groups)
         if self.is_stopped():
+            remove(table.io, what.added)
+            return None
+        if what.added and replacer.replace(table, what) is not CommitOutcome.COMMITTED:
+            return None
+        return Rewritten(len(what.replaced), len(what.added))
+
+    def _written(self, table: Table, groups: Sequence[Group]) -> Replacement:
+        """Write the groups, and the halves of those that are too large."""
+        replaced, made, left = list[DataFile](), list[DataFile](), list(groups)
+        try:
+            while left:
+                written, groups, left = self.write(DataFilePlace.of(table), left), left, []
+                for group, file in zip(groups, written, strict=True):
+                    if file is not None:
+                        replaced += group
+                        made.append(file)
+                    else:
+                        middle = len(group) // 2
+                        left += [part for part in (group[:middle], group[middle:]) if len(part) > 1]
+        except BaseException:
             remove(table.io, made)
-            return CommitOutcome.CONFLICT, 0
-        return replacer.replace(table, Replacement(files, made)), len(made)
+            raise
+        return Replacement(tuple(replaced), tuple(made))
 
     def _merge_manifests(self, replacer: Replacer, table: Table, live: LiveTable) -> int:
         small = small_manifests(live.manifests)
@@ -135,42 +156,55 @@ def _small(live: LiveFile, settled_before_ms: int) -> SmallFile:
     return SmallFile(live.file.file_path, live.place, live.file.file_size_in_bytes, live.sequence, is_recent)
 
 
-def write_here(place: DataFilePlace, groups: Sequence[Group]) -> list[DataFile]:
+def write_here(place: DataFilePlace, groups: Sequence[Group]) -> list[DataFile | None]:
     """Write one file for each group, one after the other. Errors as `write_group`."""
-    made: list[DataFile] = []
+    made: list[DataFile | None] = []
     try:
         for group in groups:
-            made += write_group(place, group)
+            made += [write_group(place, group)]
     except BaseException:
-        remove(load_file_io(place.storage, place.open().location), made)
+        remove(load_file_io(place.storage, place.open().location), [each for each in made if each is not None])
         raise
     return made
 
 
-def write_group(place: DataFilePlace, group: Group) -> list[DataFile]:
-    """Write the rows of these files as one. UnavailableError: the storage does not answer, or a file was replaced
-    meanwhile and is gone; TableError: the rows are not those that the table's metadata names.
+def write_group(place: DataFilePlace, group: Group) -> DataFile | None:
+    """Write the rows of these files as one; None if they are too many for memory. UnavailableError: the storage does
+    not answer, or a file was replaced meanwhile and is gone; TableError: the rows are not those that the table's
+    metadata names.
     """
     metadata = place.open()
     metadata.properties[TARGET_BYTES] = str(sys.maxsize)  # in memory only: pyiceberg counts opened bytes
-    with translated(f"storage of {metadata.location}"):
+    with building(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
-        rows = in_offset_order(read_files(metadata, storage, group))
+        read = read_within(metadata, storage, group, OPENED_BYTES_MAX)
+        if read is None:
+            return None
+        rows = in_offset_order(read)
         wanted = sum(each.record_count for each in group)
         if rows.num_rows != wanted:
             raise TableError(f"files of {metadata.location} have {rows.num_rows} rows, and its metadata says {wanted}")
-        made = list(_dataframe_to_data_files(metadata, rows, storage))
+        made = write_files(metadata, storage, rows)
     same_place = all(each.partition == group[0].partition for each in made)
-    if sum(each.record_count for each in made) != wanted or not same_place:
+    if sum(each.record_count for each in made) != wanted or len(made) != 1 or not same_place:
         remove(storage, made)
         raise TableError(f"rows of {metadata.location} are not in the partition of their file: {group[0].file_path}")
-    return made
+    return made[0]
 
 
-def read_files(metadata: TableMetadata, storage: FileIO, files: Group) -> pa.Table:
-    """Return the rows of these files, in the columns of the table's schema."""
-    scan = ArrowScan(metadata, storage, metadata.schema(), AlwaysTrue())
-    return scan.to_table([FileScanTask(each) for each in files])
+def read_within(metadata: TableMetadata, storage: FileIO, files: Group, opened_bytes: int) -> pa.Table | None:
+    """Return the rows as `read_files`; None if they have more bytes than that, by what the files before had for each
+    stored byte.
+    """
+    found: list[pa.Table] = []
+    opened = stored = 0
+    for file in files:
+        expected = file.file_size_in_bytes * opened / stored if stored else 0
+        if found and opened + expected > opened_bytes:
+            return None
+        found.append(read_files(metadata, storage, [file]))
+        opened, stored = opened + found[-1].nbytes, stored + file.file_size_in_bytes
+    return pa.concat_tables(found)
 
 
 def in_offset_order(rows: pa.Table) -> pa.Table:

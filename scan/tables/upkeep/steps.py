@@ -32,7 +32,7 @@ from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewritten
 
 logger = logging.getLogger(__name__)
 
-WriteGroups = Callable[[DataFilePlace, Sequence[Group]], list[DataFile]]
+WriteGroups = Callable[[DataFilePlace, Sequence[Group]], list[DataFile | None]]
 
 
 class UpkeepReport(NamedTuple):
@@ -104,7 +104,7 @@ class TableUpkeep:
     def _tables(self, name: str) -> Iterator[tuple[Definition, Callable[[], Table]]]:
         table, definition = self.catalog.load_own(name)
         yield definition, lambda: self.catalog.load(name)
-        letters = self.catalog.load_dead_letters(table) if definition.has_dead_letters else None
+        letters = self.catalog.own_dead_letters(table) if definition.has_dead_letters else None
         if letters is not None:
             yield definition, lambda: self.catalog.load(letters.name()[-1])
 

@@ -32,7 +32,9 @@ from fastavro.read import LOGICAL_READERS
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
+from headrace.scan.tables.values.avro_bounds import BoundedReads
 from headrace.scan.tables.values.columns import ColumnPlan, Convert, ValueShape
+from headrace.scan.tables.values.limits import FIXED_BYTES_MAX, Expansion, parsed_schema, require_decimal
 
 _PRIMITIVES = {
     "boolean": c.BOOLEAN, "int": c.INT, "long": c.LONG, "float": c.FLOAT, "double": c.DOUBLE, "bytes": c.BINARY,
@@ -46,8 +48,6 @@ _LOGICAL = {
     "local-timestamp-micros": c.TIMESTAMP,
 }
 _AS_TEXT = ("time-millis", "time-micros", "uuid")
-DIGITS_MAX = 38
-"""The most digits of Iceberg's decimals."""
 _Kind = str | type
 """Tells the types of a union apart by the values that fastavro returns."""
 
@@ -58,61 +58,84 @@ class AvroSchema:
     def __init__(self, name: str, text: str, named: dict[str, Any] | None = None) -> None:
         """`named`: the types of schemas that this one refers to."""
         self._named = {} if named is None else named
+        expansion = Expansion()
         try:
-            self._schema = fastavro.parse_schema(json.loads(text), named_schemas=self._named)
-        except (ValueError, TypeError, KeyError, AttributeError, fastavro.schema.SchemaParseException) as error:
-            raise SchemaError(f"{name}: not an Avro schema: {type(error).__name__}: {error}") from error
-        try:
-            self._plan = c.top(_plan(self._schema, self._named, ()))
+            self._schema = fastavro.parse_schema(parsed_schema(text), named_schemas=self._named)
+            self._plan = c.top(_plan(self._schema, _Around(self._named, (), expansion)))
+            self._bounds = BoundedReads.of(self._schema, self._named)
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind: the text is a client's, and libraries take it apart
+            raise SchemaError(f"{name}: not an Avro schema: {type(error).__name__}: {error}") from error
         assert self._plan.type is not None
-        self.shape = ValueShape(name, self._plan.type)
+        self.shape, self.parts = ValueShape(name, self._plan.type), expansion.parts
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for bytes that the schema does not describe."""
         source = io.BytesIO(data)
         try:
+            if self._bounds is not None:
+                self._bounds.require(data)
             value = fastavro.schemaless_reader(source, self._schema, return_named_type=True)
+        except MemoryError:
+            raise
         except Exception as error:  # of any kind: the bytes are a client's
             raise MisfitError(f"not a value of {self.shape.name}: {type(error).__name__}: {error}") from error
         if source.tell() != len(data):
             raise MisfitError(f"not a value of {self.shape.name}: {len(data) - source.tell()} bytes are left")
         try:
             return (value if self._plan.convert is None else self._plan.convert(value)) or {}
-        except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+        except (ValueError, TypeError, OverflowError, ArithmeticError, RecursionError) as error:
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
 
 
-def _plan(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
+class _Around(NamedTuple):
+    """Where a part of a schema is: the named types, and the records around it."""
+
+    named: Mapping[str, Any]
+    inside: tuple[str, ...]
+    expansion: Expansion
+
+
+def _plan(schema: Any, around: _Around) -> ColumnPlan:
+    with around.expansion.part():
+        return _part(schema, around)
+
+
+def _part(schema: Any, around: _Around) -> ColumnPlan:
     if isinstance(schema, list):
-        return _union(schema, named, inside)
+        return _union(schema, around)
     if isinstance(schema, str):
         if schema == "null":
             return ColumnPlan(None)
-        return ColumnPlan(_PRIMITIVES[schema]) if schema in _PRIMITIVES else _plan(named[schema], named, inside)
+        return ColumnPlan(_PRIMITIVES[schema]) if schema in _PRIMITIVES else _plan(around.named[schema], around)
     kind = schema["type"]
     if kind in ("record", "error"):
-        return _record(schema, named, inside)
+        return _record(schema, around)
     if kind == "enum":
         return ColumnPlan(c.STRING)
     if kind in ("array", "map"):
-        return _collection(kind, _plan(schema["items" if kind == "array" else "values"], named, inside))
+        return _collection(kind, _plan(schema["items" if kind == "array" else "values"], around))
     logical = schema.get("logicalType")
     if f"{kind}-{logical}" in LOGICAL_READERS:
         return _logical(logical, schema)
     if kind == "fixed":
+        if not 0 <= schema["size"] <= FIXED_BYTES_MAX:
+            raise SchemaError(f"a fixed of {schema['size']} bytes: at most {FIXED_BYTES_MAX}")
         return ColumnPlan(pa.binary(schema["size"]))
-    return _plan(kind, named, inside)
+    return _plan(kind, around)
 
 
-def _record(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
-    if schema["name"] in inside:
+def _record(schema: Any, around: _Around) -> ColumnPlan:
+    if schema["name"] in around.inside:
         return ColumnPlan(c.STRING, _json_text)
-    found = [(field["name"], _plan(field["type"], named, (*inside, schema["name"]))) for field in schema["fields"]]
+    is_top, around = not around.inside, around._replace(inside=(*around.inside, schema["name"]))
+    found = [(field["name"], _plan(field["type"], around)) for field in schema["fields"]]
     kept = [(name, c.column_name(name), plan) for name, plan in found if plan.type is not None]
     if not kept:
-        return ColumnPlan(None if inside else pa.struct([]), c.nothing)
+        return ColumnPlan(pa.struct([]) if is_top else None, c.nothing)
     kind = c.struct_of((column, plan.type) for _, column, plan in kept)
     if len(kept) == len(found) and all(name == column and plan.convert is None for name, column, plan in kept):
         return ColumnPlan(kind)
@@ -146,8 +169,7 @@ def _collection(kind: str, plan: ColumnPlan) -> ColumnPlan:
 def _logical(logical: str, schema: Any) -> ColumnPlan:
     if logical == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
-        if precision > DIGITS_MAX:
-            raise SchemaError(f"decimal of {precision} digits: Iceberg has at most {DIGITS_MAX}")
+        require_decimal(precision, scale)
         return ColumnPlan(pa.decimal128(precision, scale), partial(_decimal, -scale))
     return ColumnPlan(c.STRING, _text) if logical in _AS_TEXT else ColumnPlan(_LOGICAL[logical])
 
@@ -167,10 +189,10 @@ class _Branch(NamedTuple):
     plan: ColumnPlan
 
 
-def _union(schema: list[Any], named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
+def _union(schema: list[Any], around: _Around) -> ColumnPlan:
     branches: dict[_Kind, _Branch] = {}
     for each in schema:
-        plan = _plan(each, named, inside)
+        plan = _plan(each, around)
         if plan.type is None:
             continue
         kind, name = _kind_of(each, plan)

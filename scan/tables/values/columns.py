@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace.scan.errors import SchemaError
+from headrace.scan.tables.values.limits import require_short
 
 KAFKA = "kafka"
 """The column with the rest of the record. A value's field of this name, in any case, is the column `kafka_value`."""
@@ -51,11 +52,17 @@ class ValueShape(NamedTuple):
 
 
 def column_name(source: str, *, is_top: bool = False) -> str:
-    """Return a field's name as a column: letters, digits and _, not a digit first."""
+    """Return a field's name as a column: letters, digits and _, not a digit first. SchemaError if it is too long."""
+    require_short(source)
     name = _OTHER.sub("_", source)
     if not name or name[0].isdigit():
         name = f"_{name}"
     return f"{name}_{VALUE}" if is_top and name.lower() == KAFKA else name
+
+
+def top_column_name(source: str) -> str:
+    """Return the same for a field at the top of a value."""
+    return column_name(source, is_top=True)
 
 
 def struct_of(fields: Iterable[tuple[str, pa.DataType]]) -> pa.StructType:

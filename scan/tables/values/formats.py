@@ -16,12 +16,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.scan.errors import OptionError
+from headrace.scan.tables.apart.opener import ApartOpener
+from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.state import BINARY, Definition
 from headrace.scan.tables.values.avro import AvroSchema
 from headrace.scan.tables.values.given import GivenSchema
 from headrace.scan.tables.values.inferred import InferredJson
 from headrace.scan.tables.values.json_schema import JsonSchema
-from headrace.scan.tables.values.open import Tolerance, ValueFormat
+from headrace.scan.tables.values.open import ChunkOpener, Tolerance, ValueFormat, ValueOpener
 
 REGISTRY, JSON, AVRO, JSON_SCHEMA = "registry", "json", "avro", "json-schema"
 FORMATS = (BINARY, REGISTRY, JSON, AVRO, JSON_SCHEMA)
@@ -29,30 +31,51 @@ WITH_FILE = (AVRO, JSON_SCHEMA)
 
 
 class ValueFormats:
-    """The formats that a worker has open. `registry_url` empty: no registry."""
+    """The formats that a process has open. `registry_url` empty: no registry. `pool`: its processes open the values;
+    None: this one does.
+    """
 
-    def __init__(self, registry_url: str = "") -> None:
-        self._registry_url = registry_url
+    def __init__(self, registry_url: str = "", pool: OpeningPool | None = None) -> None:
+        self.registry_url, self.pool = registry_url, pool
         self._registry: ValueFormat | None = None
         self._given: dict[tuple[str, str], ValueFormat] = {}
 
+    def opener(self, definition: Definition, schema: pa.Schema) -> ValueOpener:
+        """Return what opens values of a table. Errors as `of`."""
+        if self.pool is None:
+            return ChunkOpener(self.of(definition), schema, Tolerance(definition.tolerance))
+        self.require_registry(definition.value_format)
+        return ApartOpener(self.pool, self.registry_url, definition, schema)
+
     def of(self, definition: Definition) -> ValueFormat:
         """The format of a table. OptionError if it is not known here, or no registry is set; SchemaError."""
-        if definition.value_format == REGISTRY:
+        return self.opened(definition.value_format, definition.value_schema)
+
+    def opened(self, name: str, schema: str) -> ValueFormat:
+        """The same by its name, and the text of a schema that was given."""
+        if name == REGISTRY:
             return self._of_registry()
-        key = definition.value_format, definition.value_schema
-        if (found := self._given.get(key)) is None:
-            found = self._given[key] = _opened(*key)
+        if (found := self._given.get((name, schema))) is None:
+            found = self._given[name, schema] = _opened(name, schema)
         return found
 
-    def _of_registry(self) -> ValueFormat:
-        if not self._registry_url:
+    def require_registry(self, name: str) -> None:
+        """OptionError if the format needs a registry, and none is set."""
+        if name == REGISTRY and not self.registry_url:
             raise OptionError("tables.schema.registry.url is not set: the values are in the format of a registry")
+
+    def _of_registry(self) -> ValueFormat:
+        self.require_registry(REGISTRY)
         if self._registry is None:
             from headrace.scan.tables.values.registry import RegistryFormat  # here: its client takes a while to import
 
-            self._registry = RegistryFormat(self._registry_url)
+            self._registry = RegistryFormat(self.registry_url)
         return self._registry
+
+    def close(self) -> None:
+        """End the processes."""
+        if self.pool is not None:
+            self.pool.close()
 
 
 def _opened(name: str, schema: str) -> ValueFormat:

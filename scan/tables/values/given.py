@@ -6,6 +6,7 @@ Invariant: as avro.py and json_schema.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.scan.tables.values.avro import AvroSchema
@@ -23,7 +24,7 @@ class GivenSchema:
     def shape(self) -> ValueShape:
         return self._schema.shape
 
-    def begin(self) -> None:
+    def begin(self, values: Sequence[bytes | None] = ()) -> None:
         """Do nothing: the schema does not change."""
 
     def open(self, value: bytes) -> tuple[ValueShape, Any]:

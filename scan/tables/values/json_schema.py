@@ -22,19 +22,20 @@ import datetime
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from jsonschema import exceptions
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry, Resource
-from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values.columns import ColumnPlan, ValueShape
 from headrace.scan.tables.values.inferred import parse_json
+from headrace.scan.tables.values.limits import Expansion, parsed_schema
+from headrace.scan.tables.values.patterns import PATTERNS, allow_steps, limited
 
 _NULL = {"type": "null"}
 
@@ -44,36 +45,45 @@ class JsonSchema:
 
     def __init__(self, name: str, text: str, resources: Mapping[str, str] | None = None) -> None:
         """`resources`: the schemas that this one refers to, by the name that the registry has for each."""
+        expansion = Expansion()
         try:
-            schema = json.loads(text)
-            kind = validator_for(schema, default=Draft202012Validator)
-            kind.check_schema(schema)
+            schema = parsed_schema(text)
+            kind = limited(validator_for(schema, default=Draft202012Validator))
+            allow_steps(len(text))
+            kind.check_schema(schema, format_checker=PATTERNS)
             draft = specification_with(kind.META_SCHEMA.get("$id") or kind.META_SCHEMA["id"])
             root: Resource[Any] = draft.create_resource(schema)
             others: dict[str, Resource[Any]] = {
-                name: Resource.from_contents(json.loads(each), default_specification=draft)
+                name: Resource.from_contents(parsed_schema(each), default_specification=draft)
                 for name, each in (resources or {}).items()
             }
             registry: Registry[Any] = Registry().with_resources(_named(root, others).items())
             self._validator = kind(schema, registry=registry)
-            self._plan = c.top(_plan(schema, registry.resolver_with_root(root), ()))
-        except (ValueError, TypeError, KeyError, Unresolvable, exceptions.SchemaError) as error:
-            raise SchemaError(f"{name}: not a JSON Schema: {type(error).__name__}: {error}") from error
+            self._plan = c.top(_plan(schema, _Around(registry.resolver_with_root(root), (), expansion)))
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
+        except MemoryError:
+            raise
+        except exceptions.SchemaError as error:
+            raise SchemaError(f"{name}: not a JSON Schema: {error.json_path}: {error.message[:200]}") from error
+        except Exception as error:  # of any kind: the text is a client's, and libraries take it apart
+            raise SchemaError(f"{name}: not a JSON Schema: {type(error).__name__}: {error}") from error
         assert self._plan.type is not None
-        self.shape = ValueShape(name, self._plan.type)
+        self.shape, self.parts = ValueShape(name, self._plan.type), expansion.parts
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for what the schema does not accept."""
         value = parse_json(data)
+        allow_steps(len(data))
         try:
             if (wrong := exceptions.best_match(self._validator.iter_errors(value))) is not None:
                 raise MisfitError(f"not a value of {self.shape.name}: {wrong.json_path}: {wrong.message[:200]}")
             if value is None:
                 return {}
             return (value if self._plan.convert is None else self._plan.convert(value)) or {}
-        except (ValueError, TypeError, OverflowError, RecursionError, Unresolvable) as error:
+        except (MisfitError, MemoryError):
+            raise
+        except Exception as error:  # of any kind: the value is a client's, and the schema, too
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
 
 
@@ -86,49 +96,61 @@ def _named(root: Resource[Any], others: Mapping[str, Resource[Any]]) -> dict[str
     return relative | {each.id() or name: each for name, each in others.items()} | dict(others)
 
 
-def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
-    if id(schema) in inside or not isinstance(schema, dict):
+class _Around(NamedTuple):
+    """Where a part of a schema is: what resolves its references, and the parts around it."""
+
+    resolver: Any
+    inside: tuple[int, ...]
+    expansion: Expansion
+
+
+def _plan(schema: Any, around: _Around) -> ColumnPlan:
+    if id(schema) in around.inside or not isinstance(schema, dict):
         return ColumnPlan(c.STRING, _json_text)
-    inside = (*inside, id(schema))
+    with around.expansion.part():
+        return _part(schema, around._replace(inside=(*around.inside, id(schema))))
+
+
+def _part(schema: dict[str, Any], around: _Around) -> ColumnPlan:
     if "$ref" in schema:
-        found = resolver.lookup(schema["$ref"])
-        return _plan(found.contents, found.resolver, inside)
+        found = around.resolver.lookup(schema["$ref"])
+        return _plan(found.contents, around._replace(resolver=found.resolver))
     for choice in ("oneOf", "anyOf"):
         if choice in schema:
             left = [each for each in schema[choice] if each != _NULL]
-            return _plan(left[0], resolver, inside) if len(left) == 1 else ColumnPlan(c.STRING, _json_text)
+            return _plan(left[0], around) if len(left) == 1 else ColumnPlan(c.STRING, _json_text)
     kinds = schema.get("type", "object" if "properties" in schema else ())
     kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
     if len(kinds) != 1 or "allOf" in schema:
         return ColumnPlan(None) if schema == _NULL else ColumnPlan(c.STRING, _json_text)
     match kinds[0]:
         case "object":
-            return _object(schema, resolver, inside)
+            return _object(schema, around)
         case "array":
-            return _array(schema, resolver, inside)
+            return _array(schema, around)
         case "string":
             return _FORMATS.get(schema.get("format", ""), ColumnPlan(c.STRING))
         case other:
             return _SCALARS[other]
 
 
-def _object(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
+def _object(schema: Any, around: _Around) -> ColumnPlan:
     if not schema.get("properties"):
         more = schema.get("additionalProperties")
         if not isinstance(more, dict):
             return ColumnPlan(c.STRING, _json_text)
-        plan = _plan(more, resolver, inside)
+        plan = _plan(more, around)
         return ColumnPlan(None) if plan.type is None else ColumnPlan(c.map_of(plan.type), partial(_map, plan))
-    found = [(name, _plan(each, resolver, inside)) for name, each in schema["properties"].items()]
+    found = [(name, _plan(each, around)) for name, each in schema["properties"].items()]
     parts = [(name, c.column_name(name), plan) for name, plan in found if plan.type is not None]
     kind = c.struct_of((column, plan.type) for _, column, plan in parts)
     return ColumnPlan(kind, partial(_fields, parts))
 
 
-def _array(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
+def _array(schema: Any, around: _Around) -> ColumnPlan:
     if not isinstance(schema.get("items"), dict) or "prefixItems" in schema:
         return ColumnPlan(c.STRING, _json_text)
-    plan = _plan(schema["items"], resolver, inside)
+    plan = _plan(schema["items"], around)
     return ColumnPlan(None) if plan.type is None else ColumnPlan(c.list_of(plan.type), partial(_list, plan))
 
 

@@ -32,7 +32,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from google.protobuf import json_format
@@ -46,6 +46,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values.columns import ColumnPlan, Convert, ValueShape
+from headrace.scan.tables.values.limits import Expansion, require_small
 
 _F = FieldDescriptor
 _UNSIGNED = pa.decimal128(20, 0)
@@ -76,17 +77,22 @@ class ProtobufSchema:
         after those that it imports itself.
         """
         self._name = name
+        self.parts = 1
+        """Of its messages that were opened, with those inside them."""
         self._pool = DescriptorPool()
-        self._messages: dict[tuple[int, ...], ProtobufMessage | SchemaError | MisfitError] = {}
+        self._messages: dict[tuple[int, ...], ProtobufMessage | SchemaError] = {}
         try:
             for path, each in (references or {}).items():
                 self._add(path, each)
             self._file = self._add(f"{name}.proto", text)
-        except (TypeError, ValueError, KeyError, DecodeError) as error:
+        except (SchemaError, MemoryError):
+            raise
+        except Exception as error:  # of any kind: the descriptor is a client's, and a library takes it apart
             raise SchemaError(f"{name}: not a Protobuf descriptor: {type(error).__name__}: {error}") from error
 
     def _add(self, path: str, text: str) -> FileDescriptor:
         proto = FileDescriptorProto()
+        require_small(text)
         try:
             proto.ParseFromString(base64.b64decode(text, validate=True))
         except (DecodeError, binascii.Error) as error:
@@ -121,10 +127,12 @@ class ProtobufSchema:
         """
         indexes, at = message_indexes(value)
         if (found := self._messages.get(indexes)) is None:
+            message, expansion = self._message(indexes), Expansion()
             try:
-                found = ProtobufMessage(self._name, self._message(indexes), self._pool)
-            except (SchemaError, MisfitError) as error:
+                found = ProtobufMessage(self._name, message, self._pool, expansion)
+            except SchemaError as error:
                 found = error
+            self.parts += expansion.parts
             self._messages[indexes] = found
         if isinstance(found, Exception):
             raise found
@@ -145,10 +153,10 @@ class ProtobufSchema:
 class ProtobufMessage:
     """One message type. SchemaError if it asks for columns that no table has."""
 
-    def __init__(self, name: str, descriptor: Descriptor, pool: DescriptorPool) -> None:
+    def __init__(self, name: str, descriptor: Descriptor, pool: DescriptorPool, expansion: Expansion) -> None:
         self._kind = GetMessageClass(descriptor)
         try:
-            self._plan = c.top(_message_plan(descriptor, pool, (), is_top=True))
+            self._plan = c.top(_message_plan(descriptor, _Around(pool, (), expansion), is_top=True))
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
         assert self._plan.type is not None
@@ -162,7 +170,9 @@ class ProtobufMessage:
             if not message.IsInitialized():
                 raise ValueError(f"required fields are missing: {message.FindInitializationErrors()}")
             return (None if self._plan.convert is None else self._plan.convert(message)) or {}
-        except (DecodeError, ValueError, TypeError, OverflowError, ArithmeticError, RecursionError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind: the bytes are a client's
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
 
 
@@ -194,18 +204,25 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
     raise MisfitError("not in the wire format of a schema registry: message indexes that do not end")
 
 
-def _message_plan(
-    descriptor: Descriptor, pool: DescriptorPool, inside: tuple[str, ...], *, is_top: bool = False
-) -> ColumnPlan:
+class _Around(NamedTuple):
+    """Where a part of a message is: the pool with all types, and the messages around it."""
+
+    pool: DescriptorPool
+    inside: tuple[str, ...]
+    expansion: Expansion
+
+
+def _message_plan(descriptor: Descriptor, around: _Around, *, is_top: bool = False) -> ColumnPlan:
     name = descriptor.full_name
     if name == _TIMESTAMP:
         return ColumnPlan(c.TIMESTAMPTZ, _micros)
-    if name in _AS_JSON or name in inside:
-        return ColumnPlan(c.STRING, partial(_json_text, pool))
+    if name in _AS_JSON or name in around.inside:
+        return ColumnPlan(c.STRING, partial(_json_text, around.pool))
     if name in _WRAPPERS:
-        inner = _one(descriptor.fields_by_name["value"], pool, inside)
+        inner = _one(descriptor.fields_by_name["value"], around)
         return ColumnPlan(inner.type, partial(_unwrapped, inner.convert))
-    found = [(field, _field_plan(field, pool, (*inside, name))) for field in descriptor.fields]
+    within = around._replace(inside=(*around.inside, name))
+    found = [(field, _field_plan(field, within)) for field in descriptor.fields]
     kept = [(field, c.column_name(field.name), plan) for field, plan in found if plan.type is not None]
     if not kept:
         return ColumnPlan(pa.struct([]) if is_top else None, partial(_known, descriptor.is_extendable))
@@ -214,21 +231,22 @@ def _message_plan(
     return ColumnPlan(kind, partial(_fields, parts, descriptor.is_extendable))
 
 
-def _field_plan(field: FieldDescriptor, pool: DescriptorPool, inside: tuple[str, ...]) -> ColumnPlan:
+def _field_plan(field: FieldDescriptor, around: _Around) -> ColumnPlan:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
-        plan = _one(entry["value"], pool, inside)
+        plan = _one(entry["value"], around)
         return ColumnPlan(None) if plan.type is None else ColumnPlan(c.map_of(plan.type), partial(_map, plan.convert))
-    plan = _one(field, pool, inside)
+    plan = _one(field, around)
     if not field.is_repeated:
         return plan
     return ColumnPlan(None) if plan.type is None else ColumnPlan(c.list_of(plan.type), partial(_list, plan.convert))
 
 
-def _one(field: FieldDescriptor, pool: DescriptorPool, inside: tuple[str, ...]) -> ColumnPlan:
+def _one(field: FieldDescriptor, around: _Around) -> ColumnPlan:
     """The column of a single value of the field's type."""
-    if field.message_type is not None:
-        return _message_plan(field.message_type, pool, inside)
+    with around.expansion.part():
+        if field.message_type is not None:
+            return _message_plan(field.message_type, around)
     if field.enum_type is not None:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
         return ColumnPlan(c.STRING, partial(_enum_name, names))

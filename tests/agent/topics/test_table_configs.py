@@ -100,6 +100,19 @@ def test_a_value_that_no_table_can_have_is_refused(name: str, value: str) -> Non
     assert TABLE_CONFIGS[name].why_invalid(TABLE_CONFIGS[name].default) is None
 
 
+def test_a_name_of_dead_letters_is_no_table_of_a_topic() -> None:
+    reserved = "names with _dead_letters at the end"
+    assert reserved in refusal(changed(image({}), table_enable="true", table_name="orders_Dead_Letters"))
+    assert reserved in refusal(changed(image({"table.name": "x_dead_letters"}), table_enable="true"))
+    live = image({"table.enable": "true", "table.name": "x_dead_letters"})
+    assert not isinstance(changed(live, table_errors_tolerance="all"), Verdict), "the table of an older version"
+    assert changed(live, table_enable="false") == {"table.enable": "false"}
+    for name, is_refused in (("orders-dead-letters", True), ("web", False)):
+        wanted = WantedTopic(name, uuid.UUID(int=2), 1, 1, (), [("table.enable", "true")])
+        (done,) = topic_rules.judge([wanted], image({}), TopicDefaults.of(Settings()))
+        assert isinstance(done, TopicRefusal) == is_refused
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.listener.reply_memory import ConnectionReplies, ReplyMemory
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.long_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata import Metadata
@@ -105,16 +105,17 @@ async def most_in_use() -> tuple[int, int]:
     view = view_of(image([topic(number, 12) for number in range(20)], agents(3)))
     handler = handler_of(view)
     memory = ReplyMemory(1)
+    replies = ConnectionReplies(memory)
     largest = most = 0
     unread: list[int] = []
 
     async def serve(request: Request) -> None:
         """Do the same as agent/listener/connection.py."""
         nonlocal largest, most
-        request.connection.replies = memory
-        await memory.reserve(0)
+        request.connection.replies = replies
+        await replies.reserve(0)
         size = len(sent(await handler(request)))
-        memory.charge(size)
+        replies.charge_other(size)
         unread.append(size)
         largest, most = max(largest, size), max(most, memory.in_use_bytes)
 
@@ -124,7 +125,7 @@ async def most_in_use() -> tuple[int, int]:
         for _ in range(200):
             await asyncio.sleep(0)
         assert unread
-        memory.release(unread.pop())
+        replies.release_other(unread.pop())
     return most, largest
 
 

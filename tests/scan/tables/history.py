@@ -32,6 +32,7 @@ from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.state import Definition, Follows, OffsetGap, standing_of
 from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.formats import ValueFormats
+from headrace.scan.tables.values.open import LaterError
 from headrace.scan.tables.worker import TableRound
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.world import Killed, Tables, from_a_thread
@@ -42,27 +43,36 @@ ROUNDS_MAX = 500
 FAILURES = ("", "", "before", "after", "lost", "away")
 SIZES = (1, 200, 1 << 26)
 """Stored bytes that a commit adds, or a task reads."""
+OPENED_SIZES = (1, 300, 1 << 27)
+"""Opened bytes that a commit adds."""
 _names = itertools.count()
 
 
 class FickleFormats(ValueFormats):
-    """A format that decides by chance, each time, whether a value fits; its registry is away at times."""
+    """A format that decides by chance, each time, whether a value fits; its registry is away at times. `later`: how
+    often it leaves a value to the next chunk, if that is not the first one.
+    """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, later: float = 0.0) -> None:
         super().__init__()
-        self.rng = rng
+        self.rng, self.later = rng, later
+        self._is_first = True
         self.shape = ValueShape("a text", pa.struct([("value", pa.large_string())]))
 
     def of(self, definition: Definition) -> FickleFormats:
         return self
 
-    def begin(self) -> None:
+    def begin(self, values: object = ()) -> None:
         if self.rng.random() < 0.1:
             raise UnavailableError("the registry is away")
+        self._is_first = True
 
     def open(self, value: bytes) -> tuple[ValueShape, Any]:
-        if self.rng.random() < 0.4:
+        draw, is_first, self._is_first = self.rng.random(), self._is_first, False
+        if draw < 0.4:
             raise MisfitError("by chance")
+        if not is_first and draw > 1 - self.later:
+            raise LaterError
         return self.shape, {"value": value.decode()}
 
 
@@ -186,12 +196,14 @@ class AppendHistory(TableHistory):
     """The table has a row per record, and local workers keep it."""
 
     async def _create(self, values: tuple[str, ...]) -> None:
+        self.tables.formats = FickleFormats(self.rng, later=0.1)
         await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]), values=values)
 
     async def _write(self, steps: int) -> None:
         await some_history(self.world, self.keys, self.rng, steps, self.truth)
 
     async def _keep(self, tables: Tables, size: int | None = None) -> TableRound:
+        tables.opened_bytes = self.rng.choice(OPENED_SIZES)
         return await tables.round(self.name, size or SIZES[-1])
 
     async def _before_records_are_deleted(self) -> None:

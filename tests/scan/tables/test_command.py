@@ -71,7 +71,9 @@ async def test_others_tables_are_not_listed_and_bad_input_is_named(
         await command.create("other", "orders", "yesterday", (), {})
     with pytest.raises(NotFoundError):
         await command.describe("other")
-    await command.create("x_dead_letters", "orders", "latest", (), {})
+    with pytest.raises(OptionError, match="x_Dead_Letters: names with _dead_letters at the end"):
+        await command.create("x_Dead_Letters", "orders", "latest", (), {})
+    tables.catalog.catalog.create_table(f"{NAMESPACE}.x_dead_letters", tables.load().schema())
     with pytest.raises(AlreadyExistsError, match="is taken: x_dead_letters"):
         await command.create("x", "orders", "latest", (), {}, Values("json"))
     assert "x" not in tables.catalog.names()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import fastavro
 import pytest
@@ -23,6 +25,7 @@ from load.tools.python_apps import python_of
 from tests.scan.tables.registry import avro_bytes
 from tests.scan.tables.test_value_columns import AVRO
 from tests.scan.tables.test_valued_tables import batch, named, renamed
+from tests.scan.tables.value_history import ValueHistory
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
@@ -45,10 +48,15 @@ def sql(tables: Tables, name: str, *statements: str, properties: dict[str, str] 
     if properties is None:
         properties = {key: tables.failing.properties[key] for key in ("uri", "warehouse")}
     address = TableAddress("test", properties, f"headrace.{name}", table.metadata_location)
+    return run_sql(address, tables.folder, *statements)
+
+
+def run_sql(address: TableAddress, folder: Path, *statements: str) -> list[str]:
+    """Return what spark-sql prints for these statements; `{}` is the table."""
     words = shlex.split(spark_lines(address).replace("\\\n", " "))
     where = words.index("--packages")
     words[where : where + 2] = ["--jars", ",".join(map(str, ICEBERG_JARS.glob("*.jar")))]
-    words[-1] = "; ".join(statements).replace("{}", f"test.headrace.{name}")
+    words[-1] = "; ".join(statements).replace("{}", f"test.{address.identifier}")
     python = python_of(ICEBERG_SPARK)
     (home,) = python.parents[1].glob("lib/python*/site-packages/pyspark")
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME")}
@@ -57,7 +65,7 @@ def sql(tables: Tables, name: str, *statements: str, properties: dict[str, str] 
     done = subprocess.run(
         [str(home / "bin" / words[0]), *more, *words[1:]],
         env=environment,
-        cwd=tables.folder,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -127,3 +135,19 @@ async def test_spark_reads_rewrites_and_expires_while_the_worker_continues(world
     await tables.follow()
     await tables.check()
     await check(world, tables, await asyncio.to_thread(sql, tables, "orders", select))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("iceberg-spark")
+@pytest.mark.parametrize("seed", range(3))
+def test_spark_keeps_nulls_of_what_the_worker_wrote(tmp_path: Path, seed: int) -> None:
+    history = ValueHistory(tmp_path, random.Random(seed))
+    history.tell()
+    rewrite = "CALL test.system.rewrite_data_files(table => 'values.orders', options => map('rewrite-all', 'true'))"
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "warehouse").as_uri()}
+    run_sql(history.address()._replace(properties=properties), tmp_path, rewrite)
+    history.check()
+    history.add([b"{}"], [b"last"], [None])
+    history.rows[history.next - 1] = b"last", {}, None
+    history.keep()
+    history.check()

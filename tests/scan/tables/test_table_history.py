@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from pyiceberg.table import Table
 
-from headrace.scan.tables import appending, committing, dead_letters, looking, worker
+from headrace.scan.tables import appending, chunks, committing, dead_letters, looking, worker
 from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
 from tests.planted import PlantedBugs, Report, Trial
@@ -77,12 +78,25 @@ def lost_is_committed_again(*args: Any) -> Any:
     return made
 
 
+def _forgets_ends(*args: Any) -> chunks.RowsWithin:
+    """The records behind the limit of opened bytes are left out."""
+    return chunks.RowsWithin(_rows_within(*args).rows, {})
+
+
+async def _forgets_cuts(*args: Any) -> Any:
+    """The records that were left to the next chunk are left out."""
+    *before, opened = args
+    return await _reached(*before, replace(opened, cuts={}))
+
+
+_rows_within, _reached = chunks.rows_within, worker.TableWorker._reached
 _append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "the library's retry is on": (committing, "NO_RETRIES", "4"),
     "offsets are only in the summary": (looking, "standing_of", _offsets_of_the_newest_snapshot),
     "two workers do not exclude each other": (worker, "append", bound_to_the_newest),
     "a lost answer is sent again": (worker, "append", lost_is_committed_again),
+    "a chunk that ends early counts as read": (chunks, "rows_within", _forgets_ends),
 }
 PLANTED = PlantedBugs("iceberg tables", most=100)
 
@@ -121,6 +135,7 @@ BUGS_OF_DEAD_LETTERS: dict[str, list[tuple[Any, str, Any]]] = {
     "what is due is decided again": [(dead_letters, "_with_reasons", _not_what_fits_by_now)],
     "two workers do not exclude each other": [(dead_letters, "append", bound_to_the_newest)],
     "a lost answer is sent again": [(dead_letters, "append", lost_is_committed_again)],
+    "a record for the next chunk is left out": [(worker.TableWorker, "_reached", _forgets_cuts)],
     "dead letters of a worker that was killed are forgotten": [
         (worker.TableWorker, "_advance", lambda *args: _own.advance(*args)),
         (looking, "dead_letters_due", _own.due),

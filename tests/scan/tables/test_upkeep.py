@@ -90,6 +90,26 @@ def data_files(table: Table) -> list[Any]:
     return [task.file for task in table.scan().plan_files()]
 
 
+async def test_a_group_that_is_too_large_for_memory_is_divided(
+    world: ScanWorld, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(world, tables, 5)
+    sizes = [
+        rewriting.read_files(tables.load().metadata, tables.load().io, [file]).nbytes
+        for file in data_files(tables.load())
+    ]
+    monkeypatch.setattr(rewriting, "OPENED_BYTES_MAX", max(sizes) * 7 // 2)
+    assert keep(tables).rewritten[:2] == (5, 2), "2 and 3 files"
+    await tables.check()
+    monkeypatch.setattr(rewriting, "OPENED_BYTES_MAX", 1)
+    before = tables.files()
+    assert keep(tables).rewritten[:2] == (0, 0), "no two of them fit"
+    assert tables.files() == before
+    monkeypatch.setattr(rewriting, "OPENED_BYTES_MAX", 1 << 30)
+    assert keep(tables).rewritten[:2] == (2, 1)
+    await tables.check()
+
+
 async def test_small_files_become_one_in_offset_order(world: ScanWorld, tables: Tables) -> None:
     keys = await written(world, tables)
     before = TableProgress.of(tables.load().properties[PROGRESS])

@@ -213,7 +213,8 @@ def test_json_that_is_too_deep_or_adds_columns_without_an_end_is_a_misfit() -> N
             form.open(b'{"a":' * depth + b"1" + b"}" * depth)
     schema = pa.schema([pa.field(c.KAFKA, pa.struct([("partition", pa.int32())]))])
     opener = ChunkOpener(form, schema, Tolerance.ALL)
-    raw = pa.table({"value": [json.dumps({f"n{n}": n for n in range(c.COLUMNS_MAX + 1)}).encode(), b'{"a": 1}']})
+    values = [json.dumps({f"n{n}": n for n in range(c.COLUMNS_MAX + 1)}).encode(), b'{"a": 1}']
+    raw = pa.table({"partition": [0, 0], "offset": [0, 1], "value": values})
     assert opener.reasons(raw) == [f"a JSON value: the table would have more than {c.COLUMNS_MAX} columns", ""]
 
 

@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.scan.errors import ForeignTableError, OptionError
+from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import view_of
 from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.looking import Condition
@@ -37,10 +37,10 @@ pytestmark = pytest.mark.requirement("X11")
 REGISTRY, JSON = ("registry",), ("json",)
 
 
-def batch(*values: Any, key: bytes | None = b"k") -> bytes:
+def batch(*values: Any, key: bytes | None = b"k", time_ms: int = TIME_MS) -> bytes:
     """A batch with these values; what is not bytes is sent as JSON."""
     made = [
-        Record(n, TIME_MS + n, key, each if each is None or isinstance(each, bytes) else json.dumps(each).encode(),
+        Record(n, time_ms + n, key, each if each is None or isinstance(each, bytes) else json.dumps(each).encode(),
                [("h", b"x")] if n % 2 else [])
         for n, each in enumerate(values)
     ]  # fmt: skip
@@ -175,7 +175,7 @@ async def test_nothing_is_decided_while_the_registry_is_away(
     registry.is_away = False
     await tables.follow()
     assert [row["id"] for row in tables.found()] == [1]
-    tables.formats._registry_url, tables.formats._registry = "", None
+    tables.formats.registry_url, tables.formats._registry = "", None
     await world.commit((key, batch(b"x")))
     with pytest.raises(OptionError, match=r"tables\.schema\.registry\.url is not set"):
         await tables.round()
@@ -204,10 +204,10 @@ async def test_json_brings_its_columns(world: ScanWorld, tables: Tables) -> None
         b'{"value": "\\ud800"}', {"id": 3, "price": 7},
     )))  # fmt: skip
     await tables.follow()
-    assert [(row["id"], row["price"]) for row in tables.found()[4:]] == [(3, 7.0)]
+    found = [(row["id"], row["id_double"], row["price"]) for row in tables.found()[4:]]
+    assert found == [(None, 1.5, None), (3, None, 7.0)], "a fraction behind integers has a second column"
     dead = {offset: reason for _, offset, _, reason in tables.dead()}
-    assert dead.keys() == set(range(4, 12))
-    assert dead[4] == "a JSON value: column id is long, and the value has double"
+    assert dead.keys() == set(range(5, 12))
     assert dead[5] == "a JSON value: columns ID and id differ only by case"
     assert "does not fit its column" in dead[6]
     assert "NaN is not JSON" in dead[8]
@@ -353,8 +353,9 @@ async def test_another_table_with_the_name_is_left_alone(world: ScanWorld, table
     await tables.create("orders", values=JSON)
     tables.catalog.catalog.create_table("headrace.orders_dead_letters", tables.load().schema())
     await world.commit((key, batch(b"{", {"id": 1})))
-    with pytest.raises(ForeignTableError, match="not the dead-letter table of orders"):
-        await tables.follow()
+    done = await tables.follow()
+    assert (done.condition, done.lag) == (Condition.BLOCKED, {0: 0})
+    assert "headrace.orders_dead_letters is no table of a topic" in done.reason
     tables.catalog.catalog.drop_table("headrace.orders_dead_letters")
     await tables.follow()
     assert [row["id"] for row in tables.found()] == [1]
@@ -379,6 +380,9 @@ async def test_other_readers_read_the_columns_of_each_avro_type(
     ]
     by_duckdb = rows_by_duckdb(duckdb_lines(address)).to_pylist()
     by_duckdb.sort(key=lambda row: row["kafka"]["offset"])
+    assert [row["kafka"]["headers"] for row in by_duckdb] == [None, [{"key": "h", "value": b"x"}]]
+    for row in by_pyiceberg:
+        row["kafka"]["headers"] = row["kafka"]["headers"] or None  # pyiceberg reads a null list of structs as empty
     assert by_duckdb == by_pyiceberg
     assert tables.dead() == []
 

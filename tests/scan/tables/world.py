@@ -25,6 +25,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
+from headrace.scan.tables.chunks import OPENED_BYTES
 from headrace.scan.tables.creating import Values, create_table
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.state import Definition
@@ -100,6 +101,7 @@ class Tables:
         folder.mkdir(parents=True, exist_ok=True)
         self.catalog = TableCatalog(self.open_catalog(), NAMESPACE)
         self.formats = ValueFormats(registry_url)
+        self.opened_bytes = OPENED_BYTES
 
     def again(self) -> Tables:
         """Return the same tables, for another process."""
@@ -158,8 +160,9 @@ class Tables:
         reader = SplitReader(reads_of(world.store), pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         worker = TableWorker(
-            TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.formats
-        )
+            TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.opened_bytes,
+            self.formats,
+        )  # fmt: skip
         try:
             yield worker
         finally:

@@ -87,7 +87,9 @@ class _Reader:
             for is_hole, some in groupby(range(first, min(last + 1, end)), partial(self._world.is_hole, key)):
                 offsets = list(some)
                 if is_hole:  # known to the end of its batch, which may be beyond what was acquired
-                    beyond = min(-(-(offsets[-1] + 1) // BATCH_OFFSETS) * BATCH_OFFSETS, self._world.logs[key].end) - 1
+                    beyond = offsets[-1]
+                    if self._world.is_removed(key, beyond):
+                        beyond = min(-(-(beyond + 1) // BATCH_OFFSETS) * BATCH_OFFSETS, self._world.logs[key].end) - 1
                     part.returned.append(Returned(key, offsets[0], max(offsets[-1], beyond), True))
                 else:
                     part.acquired.append((offsets[0], offsets[-1], tries))

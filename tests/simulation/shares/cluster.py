@@ -27,6 +27,7 @@ from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.keys import partition_key
+from headrace.metastore.log.effective_configs import GROUP_RESOURCE
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError, UnavailableError
@@ -42,6 +43,7 @@ GROUP, TOPIC = "g", "t"
 NUMBER = 7
 TOPIC_ID = uuid.UUID(int=77)
 KEYS = (partition_key(NUMBER, 0), partition_key(NUMBER, 1))
+READ_COMMITTED = MappingProxyType({(GROUP_RESOURCE, GROUP): {"share.isolation.level": "read_committed"}})
 
 
 class Registry:
@@ -77,6 +79,8 @@ class Registry:
             if self.is_live(node_id, epoch)
         }
         base = self._half if self._world.removed else self._whole
+        if self._world.transactions is not None:
+            base = replace(base, configs=READ_COMMITTED)
         return replace(base, agents=MappingProxyType(agents), offset=self._next)
 
 
@@ -211,7 +215,9 @@ class Logs:
         return {
             key: ErrorCode.unknown_topic_or_partition
             if key in world.removed
-            else ReadableEnds(world.logs[key].start, world.logs[key].end_at(seen))
+            else ReadableEnds(
+                world.logs[key].start, world.readable_end(key, seen) if committed else world.logs[key].end_at(seen)
+            )
             for key in offsets
         }
 

@@ -24,6 +24,7 @@ from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.shares.agents import ATTEMPTS, BATCH_OFFSETS, Process, SimulatedAgent
 from tests.simulation.shares.cluster import GROUP, KEYS, LATENCY, Log, Registry, new_store
 from tests.simulation.shares.consumers import ShareConsumer
+from tests.simulation.shares.transactions import Transactions
 
 T = TypeVar("T")
 AGENTS, CONSUMERS = 3, 3
@@ -113,7 +114,7 @@ class Line:
 class ShareWorld:
     """Everything in a schedule knows it, and each other by it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_transactions: bool = False) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.loop = VirtualLoop(lambda message: self.report(f"not awaited: {message}"), self._no_dial)
         self.context = contextvars.Context()
@@ -122,6 +123,7 @@ class ShareWorld:
         self.registry = Registry(self)
         self.store = new_store(self.registry)
         self.logs = {key: Log() for key in KEYS}
+        self.transactions = Transactions(self, KEYS[0]) if has_transactions else None
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, AGENTS + 1)]
         self.is_troubled, self.is_calm = True, False
         self.finals_sent: set[tuple[int, int]] = set()
@@ -245,8 +247,8 @@ class ShareWorld:
             self.report(
                 f"delivered after its acceptance was answered: {ref} by={node_id} answered={self.done_at[ref]:.3f}"
             )
-        if ref[1] >= self.logs[KEYS[ref[0]]].end:
-            self.report(f"acquired before it exists: {ref}")
+        if ref[1] >= self.readable_end(KEYS[ref[0]], self.loop.time()):
+            self.report(f"acquired before it exists, or from an open transaction: {ref}")
         if tries > ATTEMPTS + self.owner_changes():
             self.report(f"too many attempts: {ref} tries={tries}")
 
@@ -270,8 +272,19 @@ class ShareWorld:
         self.holds = {ref: hold for ref, hold in self.holds.items() if hold.name != name}
 
     def is_hole(self, key: int, offset: int) -> bool:
-        """Return whether the log has no record there: cleaning removed each fourth batch of the first partition."""
+        """Return whether the log has no record for the group there: it was removed, or its transaction aborted."""
+        return self.is_removed(key, offset) or (
+            self.transactions is not None and self.transactions.is_aborted(key, offset)
+        )
+
+    def is_removed(self, key: int, offset: int) -> bool:
+        """Return whether cleaning removed it: it did so to each fourth batch of the first partition."""
         return key == KEYS[0] and offset // BATCH_OFFSETS % 4 == 3
+
+    def readable_end(self, key: int, time: float) -> int:
+        """Return the end of what the group might read at this time."""
+        end = self.logs[key].end_at(time)
+        return end if self.transactions is None else self.transactions.stable_end(key, end, time)
 
     def owner_changes(self) -> int:
         """Return how often the group was claimed, after the first time."""
@@ -305,6 +318,7 @@ class ShareWorld:
             agent.boot()
         await asyncio.sleep(0.3)
         nemesis, scaling, producing = map(self.spawn, (self._disturb(), self._scale(), self._produce()))
+        transacting = None if self.transactions is None else self.spawn(self.transactions.run())
         consumers = [self.spawn(ShareConsumer(self, f"c{number}").run()) for number in range(CONSUMERS)]
         await asyncio.sleep(TROUBLED_SECONDS)
         nemesis.cancel()
@@ -312,6 +326,8 @@ class ShareWorld:
         self.is_troubled, self.is_calm = False, True
         self.note("calm")
         await producing
+        if transacting is not None:
+            await transacting
         await asyncio.sleep(1.0)
         careful = self.spawn(ShareConsumer(self, "careful", is_careful=True).run())
         await asyncio.wait([*consumers, careful], timeout=CALM_SECONDS)
@@ -325,10 +341,14 @@ class ShareWorld:
                 continue
             log = self.logs[key]
             log.ends.append((self.loop.time(), log.end + count))
-            for agent in self.agents:
-                if agent.process is not None:
-                    for waiter in list(agent.process.logs.waiters):
-                        self.loop.call_later(0.05, waiter.hear, 1, context=agent.process.context)
+            self.wake()
+
+    def wake(self) -> None:
+        """All processes hear a little later that there is more to read."""
+        for agent in self.agents:
+            if agent.process is not None:
+                for waiter in list(agent.process.logs.waiters):
+                    self.loop.call_later(0.05, waiter.hear, 1, context=agent.process.context)
 
     async def _disturb(self) -> None:
         while True:
@@ -373,6 +393,6 @@ def _close(connection: ClientConnection) -> None:
             connection.when_closed()
 
 
-def simulate(seed: int) -> ShareResult:
-    """Run the seed's schedule, and judge it."""
-    return ShareWorld(seed).run()
+def simulate(seed: int, *, has_transactions: bool = False) -> ShareResult:
+    """Run the seed's schedule, and judge it. `has_transactions`: the group reads committed records only."""
+    return ShareWorld(seed, has_transactions=has_transactions).run()

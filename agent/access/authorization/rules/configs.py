@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, Serve, whole
+from headrace.config.table_configs import NAME, default_name
 from headrace.protocol.request import Response
 
 _BY_TYPE = {
@@ -18,6 +19,16 @@ _BY_TYPE = {
     32: AclResource.GROUP,
 }
 """ConfigResource.Type: topic, broker, broker logger, client metrics, group. Handlers refuse other types."""
+TABLE_NAMES = "a topic with the name of each `table.name` that is not its topic's own"
+
+
+def foreign_tables(ask: GatedRequest, topic: str, configs: Iterable[Any]) -> list[str]:
+    """Return the names of tables that the configs of a request give a topic, without its own and the one that is set
+    already. A client may use such a name if it may do the same to a topic of this name.
+    """
+    own = "", default_name(topic), ask.image.topic_configs(topic).get(NAME)
+    given = [(each.value or "").strip() for each in configs if each.name == NAME]
+    return [name for name in given if name not in own]
 
 
 def _each(operation: AclOperation, answered: str) -> Serve:
@@ -26,7 +37,10 @@ def _each(operation: AclOperation, answered: str) -> Serve:
         if resource_type is None:
             return True
         name = CLUSTER_NAME if resource_type is AclResource.CLUSTER else resource.resource_name
-        return ask.allows(operation, resource_type, name)
+        names = [name]
+        if resource_type is AclResource.TOPIC and operation is AclOperation.ALTER_CONFIGS:
+            names += foreign_tables(ask, name, resource.configs)
+        return all(ask.allows(operation, resource_type, each) for each in names)
 
     def serve(ask: GatedRequest) -> Awaitable[Response]:
         return split(
@@ -48,6 +62,12 @@ def _checks(operation: AclOperation) -> tuple[Check, ...]:
     )
 
 
-ALTER = Rule(_each(AclOperation.ALTER_CONFIGS, "responses"), _checks(AclOperation.ALTER_CONFIGS))
+ALTER = Rule(
+    _each(AclOperation.ALTER_CONFIGS, "responses"),
+    (
+        *_checks(AclOperation.ALTER_CONFIGS),
+        Check(AclOperation.ALTER_CONFIGS, AclResource.TOPIC, FAILED[AclResource.TOPIC], TABLE_NAMES),
+    ),
+)
 DESCRIBE_CONFIGS = Rule(_each(AclOperation.DESCRIBE_CONFIGS, "results"), _checks(AclOperation.DESCRIBE_CONFIGS))
 LIST_CONFIG_RESOURCES = whole(AclOperation.DESCRIBE_CONFIGS, AclResource.CLUSTER)

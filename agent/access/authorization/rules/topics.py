@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rules.configs import TABLE_NAMES, foreign_tables
 from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, by_name, each
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import Response
@@ -29,7 +30,10 @@ def _create(ask: GatedRequest) -> Awaitable[Response]:
     everywhere = ask.access.allows(AclOperation.CREATE, AclResource.CLUSTER)
 
     def may_create(topic: Any) -> bool:
-        return everywhere or ask.allows(AclOperation.CREATE, _TOPIC, topic.name)
+        if everywhere:
+            return True
+        names = [topic.name, *foreign_tables(ask, topic.name, topic.configs)]
+        return all(ask.allows(AclOperation.CREATE, _TOPIC, name) for name in names)
 
     def without_configs(entity: Any) -> Any:
         return dataclasses.replace(entity, topics=tuple(map(_shown_to(ask), entity.topics)))
@@ -153,6 +157,7 @@ CREATE_TOPICS = Rule(
     _create,
     (
         Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"{TABLE_NAMES}; {_OR_CLUSTER}"),
         Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
     ),
 )

@@ -73,6 +73,11 @@ from PG* variables, as they are: nothing in them needs percent-encoding.
 - name: config
   mountPath: /etc/headrace
   readOnly: true
+{{- if include "headrace.logins" . | trim }}
+- name: logins
+  mountPath: /etc/headrace-logins
+  readOnly: true
+{{- end }}
 {{ include "headrace.caMount" . }}
 {{- end -}}
 
@@ -91,6 +96,12 @@ from PG* variables, as they are: nothing in them needs percent-encoding.
 - name: config
   configMap:
     name: {{ .config }}
+{{- if include "headrace.logins" .root | trim }}
+- name: logins
+  secret:
+    secretName: {{ .logins | default (printf "%s-logins" (include "headrace.fullname" .root)) }}
+    defaultMode: 0440
+{{- end }}
 {{ include "headrace.caVolume" .root }}
 {{- end -}}
 
@@ -190,9 +201,39 @@ advertised.shared: true
 {{- end }}
 {{- end -}}
 
-{{/* A properties file of a map, sorted; whole numbers, which Helm reads as floats, are written in full. */}}
+{{/*
+A properties file of dict part, settings: sorted; whole numbers, which Helm reads as floats, are written in full. An
+address with a login is in the Secret of logins.yaml, and the file refers to it.
+*/}}
 {{- define "headrace.properties" -}}
-{{- range $name, $value := . }}
-{{ $name }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{- $part := .part -}}
+{{- range $name, $value := .settings }}
+{{ $name }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else if include "headrace.hasLogin" $value }}${file:/etc/headrace-logins/{{ $part }}.{{ $name }}}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty if the value of a setting is an address with a user or password. A reference is none. */}}
+{{- define "headrace.hasLogin" -}}
+{{- if and (kindIs "string" .) (contains "@" .) (regexMatch "//.*@" .) }}yes{{ end -}}
+{{- end -}}
+
+{{/* The settings of each part that has a file, and those of Spark's drivers, as YAML. */}}
+{{- define "headrace.partSettings" -}}
+{{- $derived := include "headrace.derivedSettings" . | fromYaml -}}
+agent: {{ merge (dict) $derived .Values.agents.settings .Values.settings | toJson }}
+compactor: {{ merge (dict) $derived .Values.compactor.settings .Values.settings | toJson }}
+tables: {{ ternary (merge (dict "process.roles" "tables") $derived .Values.tables.settings .Values.settings) (dict) .Values.tables.enabled | toJson }}
+cluster: {{ merge (dict) $derived .Values.cluster.settings .Values.settings | toJson }}
+spark-tables: {{ ternary .Values.spark.tables.settings (dict) .Values.spark.tables.enabled | toJson }}
+{{- end -}}
+
+{{/* Addresses with a login by part and setting, as YAML; nothing if there are none. */}}
+{{- define "headrace.logins" -}}
+{{- range $part, $settings := include "headrace.partSettings" . | fromYaml }}
+{{- range $name, $value := $settings }}
+{{- if include "headrace.hasLogin" $value }}
+{{ $part }}.{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}

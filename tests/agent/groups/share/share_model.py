@@ -10,12 +10,13 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import RangeState
-from headrace.agent.groups.share.share_partition import AckBatch, AckType, AcquireLimits, SharePartition
+from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
+from headrace.agent.groups.share.in_flight import AcquireLimits, RangeState
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.metastore.share_states import KeptRange
 
 MEMBERS = ("a", "b", "c")
@@ -34,6 +35,8 @@ class Record:
     count: int = 0
     member: str = ""
     deadline: float = 0.0
+    batch: int = 0
+    """How many records were delivered with it first."""
 
 
 class ModelPartition:
@@ -54,6 +57,7 @@ class ModelPartition:
         ]
         first = min((o for o in self.records if self.records[o].state is RangeState.AVAILABLE), default=self.end)
         span_end = first + 8 * most
+        new_from = self.end
         chosen = self._some([offset for offset in available if offset < span_end], most, limits.attempts)
         if not any(
             self._is_suspect(self.records[offset].count, limits.attempts) for offset in available[: len(chosen) + 1]
@@ -63,9 +67,12 @@ class ModelPartition:
                 self.records[offset] = Record()
                 self.end = offset + 1
                 chosen.append(offset)
-        for offset in chosen:
-            count = self.records[offset].count + 1
-            self.records[offset] = Record(RangeState.ACQUIRED, count, member, now + limits.lock_seconds)
+        for part in self._parts(chosen, new_from):
+            for offset in part:
+                old = self.records[offset]
+                self.records[offset] = Record(
+                    RangeState.ACQUIRED, old.count + 1, member, now + limits.lock_seconds, old.batch or len(part)
+                )
         return {offset: self.records[offset].count for offset in chosen}
 
     def _some(self, available: list[int], most: int, attempts: int) -> list[int]:
@@ -80,13 +87,22 @@ class ModelPartition:
                 continue
             if chosen:
                 break
-            alike = [
-                o for o in available if o - offset == available.index(o) - at >= 0 and self.records[o].count == count
-            ]
-            alike = alike[: next((n for n, o in enumerate(alike) if o != offset + n), len(alike))][:most]
+            alike = next(part for part in self._parts(available[at:], self.end))[:most]
             halvings = count - max(2, math.ceil(attempts / 2)) + 1
-            return alike[:1] if count == attempts - 1 else alike[: max(len(alike) // 2**halvings, 1)]
+            return alike[:1] if count == attempts - 1 else alike[: max(self.records[offset].batch // 2**halvings, 1)]
         return chosen
+
+    def _parts(self, offsets: list[int], new_from: int) -> list[list[int]]:
+        """Divide ascending offsets into neighbours of one delivery with the same count; new ones are apart."""
+        parts: list[list[int]] = []
+        for offset in offsets:
+            record, before = self.records[offset], parts[-1][-1] if parts else -2
+            is_same = before + 1 == offset != new_from and before in self.records
+            if is_same and (record.count, record.batch) == (self.records[before].count, self.records[before].batch):
+                parts[-1].append(offset)
+            else:
+                parts.append([offset])
+        return parts
 
     def _is_suspect(self, count: int, attempts: int) -> bool:
         return attempts > 2 and count >= max(2, math.ceil(attempts / 2))
@@ -106,7 +122,7 @@ class ModelPartition:
                 if record.state is not RangeState.ACQUIRED or record.member != member:
                     return ErrorCode.invalid_record_state
                 if kind == AckType.RENEW:
-                    record = Record(record.state, record.count, member, now + limits.lock_seconds)
+                    record = Record(record.state, record.count, member, now + limits.lock_seconds, record.batch)
                 elif kind == AckType.RELEASE:
                     record = self._freed(record, limits.attempts)
                 else:
@@ -120,8 +136,27 @@ class ModelPartition:
         for offset in range(first, last + 1):
             record = self.records.get(offset)
             if record is not None and record.state is RangeState.ACQUIRED and record.member == member:
-                self.records[offset] = Record(RangeState.DONE) if is_done else Record(count=record.count - 1)
+                left = Record(count=record.count - 1, batch=record.batch if record.count > 1 else 0)
+                self.records[offset] = Record(RangeState.DONE) if is_done else left
+        if not is_done:
+            self._shrink(member)
         self._advance()
+
+    def _shrink(self, member: str) -> None:
+        """What a member still has of its first delivery is the whole of it."""
+        runs: list[list[Record]] = []
+        last: tuple[int, Record] | None = None
+        for offset in sorted(self.records):
+            record = self.records[offset]
+            if (record.state, record.member, record.count) == (RangeState.ACQUIRED, member, 1):
+                if last is not None and last == (offset - 1, record):
+                    runs[-1].append(record)
+                else:
+                    runs.append([record])
+                last = offset, replace(record)
+        for run in runs:
+            for record in run:
+                record.batch = min(record.batch, len(run))
 
     def release(self, member: str, attempts: int) -> None:
         self._free(lambda record: record.member == member, attempts)
@@ -143,6 +178,9 @@ class ModelPartition:
             is_done = record.state is RangeState.DONE
             other.records[offset] = Record(RangeState.DONE) if is_done else Record(count=record.count)
             other.end = offset + 1
+        for part in other._parts([each for each in other.records if other.records[each].count], other.end):
+            for offset in part:
+                other.records[offset].batch = len(part)
         return other
 
     def _free(self, is_wanted: Callable[[Record], bool], attempts: int) -> None:
@@ -152,7 +190,7 @@ class ModelPartition:
         self._advance()
 
     def _freed(self, record: Record, attempts: int) -> Record:
-        return Record(RangeState.DONE) if record.count >= attempts else Record(count=record.count)
+        return Record(RangeState.DONE) if record.count >= attempts else Record(count=record.count, batch=record.batch)
 
     def _advance(self) -> None:
         while self.start in self.records and self.records[self.start].state is RangeState.DONE:
@@ -265,7 +303,7 @@ class History:
 
     def _compare(self) -> None:
         real = {
-            offset: Record(each.state, each.tries, each.member_id, each.deadline)
+            offset: Record(each.state, each.tries, each.member_id, each.deadline, each.batch)
             for each in self.real.ranges
             for offset in range(each.first, each.last + 1)
         }

@@ -12,8 +12,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.group_values import MemberRef, Reply, Save
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.in_flight import AcquireLimits
 from headrace.agent.groups.share.rules import ShareGroupConfigs
-from headrace.agent.groups.share.share_partition import AcquireLimits, SharePartition
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.groups.share.share_values import ShareHeartbeatAnswer, ShareHeartbeatRequest, ShareTopics
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.config.group_configs import duration_ms

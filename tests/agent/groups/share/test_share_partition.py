@@ -10,8 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.share import share_partition
-from headrace.agent.groups.share.in_flight import InFlight, RangeState
-from headrace.agent.groups.share.share_partition import AckBatch, Acquired, AcquireLimits, SharePartition, ShareTally
+from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
+from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition, ShareTally
 from headrace.metastore.share_states import KeptRange
 from tests.agent.groups.share.share_model import Difference, History
 from tests.planted import PlantedBugs, Report, Trial
@@ -279,6 +280,38 @@ def test_deliveries_of_a_batch_shrink_as_in_kafka() -> None:
     assert deliveries[5:] == [(1, 1, 5), (2, 2, 5), (3, 3, 5)]
 
 
+@pytest.mark.parametrize(
+    ("attempts", "records", "asked", "sizes"),
+    [
+        (5, 100, 500, [100, 100, 100, 50, 50]),
+        (10, 512, 500, [500, 500, 500, 500, 500, 250, 250]),
+        (5, 20, 8, [8, 8, 8, 4, 4]),
+    ],
+)
+def test_all_parts_of_a_delivery_that_failed_are_halves_of_it(
+    attempts: int, records: int, asked: int, sizes: list[int]
+) -> None:
+    """A part of it is accepted once it is smaller; the next one is as large."""
+    partition, limits = SharePartition(0), LIMITS._replace(attempts=attempts)
+    seen = []
+    for turn in range(len(sizes)):
+        (got,) = partition.acquire(float(turn), "a", min(records, asked), asked, limits)
+        seen.append(got.records)
+        kind = 1 if turn + 2 == len(sizes) else 2
+        partition.acknowledge(float(turn), "a", [AckBatch(got.first, got.last, [kind])], limits)
+    assert seen == sizes
+
+
+def test_what_was_given_back_is_no_part_of_a_delivery() -> None:
+    partition = SharePartition(0)
+    partition.acquire(0.0, "a", 1500, 500, LIMITS, takes_batches=True)
+    partition.give_back("a", [(500, 1499)])
+    for turn in range(3):
+        partition.release("a", LIMITS.attempts)
+        (got,) = partition.acquire(float(turn), "a", 500, 500, LIMITS)
+    assert (got.first, got.last, got.tries) == (0, 249, 4)
+
+
 def test_records_are_counted_and_not_the_offsets_between_them() -> None:
     partition = SharePartition(0)
     partition.acquire(0.0, "a", 20, 10, LIMITS)
@@ -314,7 +347,7 @@ def test_huge_ranges_cost_what_small_ones_do() -> None:
 
 
 def test_the_module_says_what_a_type_is() -> None:
-    assert [kind.name for kind in share_partition.AckType] == ["GAP", "ACCEPT", "RELEASE", "REJECT", "RENEW"]
+    assert [kind.name for kind in AckType] == ["GAP", "ACCEPT", "RELEASE", "REJECT", "RENEW"]
 
 
 def test_a_member_renews_only_if_the_group_may() -> None:

@@ -1,0 +1,29 @@
+"""The one place where commands write text to the terminal, or wherever their output goes.
+
+Place: under every command. `write` is for lines, PlainConsole (plain_console.py) for tables and colours.
+Invariant: what others chose (names of groups, topics, clients, users; errors with such names) has no control characters
+when it is written, so it cannot move the cursor, set the title or fill the clipboard. Programs get the same text as
+people. Only `headrace records consume` writes bytes of records as they are, and never to a terminal. A test walks the
+sources: nothing else writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from headrace.storage.client_text import visible
+
+
+def write(text: object = "", *, end: str = "\n", flush: bool = False) -> None:
+    """Write a text of one or more lines to standard output."""
+    _write(sys.stdout, text, end, flush=flush)
+
+
+def write_error(text: object, *, end: str = "\n") -> None:
+    """Write it to standard error."""
+    _write(sys.stderr, text, end, flush=True)
+
+
+def _write(stream: TextIO, text: object, end: str, *, flush: bool) -> None:
+    print(visible(str(text)), end=end, file=stream, flush=flush)
