@@ -41,6 +41,7 @@ SCENARIOS: dict[str, Scenario] = {
         deliveries.leave_without_closing_the_session,
         deliveries.locks_of_a_partition,
         deliveries.every_second_record_is_released,
+        deliveries.late_acceptance_of_what_another_accepted,
         offsets.offsets_of_unknown_groups,
         offsets.offsets_of_a_group_with_members,
         offsets.offsets_of_an_empty_group,

@@ -141,3 +141,18 @@ def every_second_record_is_released(scene: Scene) -> Iterator[Row]:
 
 def _count(shown: str) -> int:
     return sum(last - first + 1 for first, last in acquired_ranges(shown))
+
+
+def late_acceptance_of_what_another_accepted(scene: Scene) -> Iterator[Row]:
+    """Accept records after the end of their lock, when another member has accepted them already."""
+    scene.configure(share_record_lock_duration_ms=str(SHORT_LOCK_MS))
+    scene.produce(3)
+    with scene.member() as late, scene.member() as other:
+        late.join(scene.topic)
+        other.join(scene.topic)
+        yield "acquire", late.acquire()
+        yield "another acquires after the end of the lock", other.acquire()
+        yield "another accepts 1-2", other.acknowledge(accept(1, 2))
+        yield "the first accepts 1, before 0 is done", late.acknowledge(accept(1, 1))
+        yield "another accepts 0", other.acknowledge(accept(0, 0))
+        yield "the first accepts 0-2, which are done", late.acknowledge(accept(0, 2))
