@@ -117,9 +117,8 @@ async def torture(seed: int, seconds: float, workload: Workload, gap_s: float, d
     print(f"members    {started} processes, {workload.consumers} at a time; troubles {dict(heard.troubles)}")
     again = sum(count - 1 for count in heard.got.values())
     print(f"deliveries {heard.got.total():,}, {again:,} of them again; highest attempt {max(heard.attempts.values())}")
-    print(
-        f"accepted   {len(heard.accepted):,}, {heard.late:,} late ones of others; unsure {len(set(heard.unsure) - set(heard.accepted)):,}"
-    )
+    unsure = len(heard.unsure.keys() - heard.accepted.keys())
+    print(f"accepted   {len(heard.accepted):,}, {heard.late:,} of them again by a late member; unsure {unsure:,}")
     return problems
 
 
