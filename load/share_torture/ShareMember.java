@@ -1,7 +1,8 @@
 // A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC RELEASED. It releases a record whose value is divisible by
 // RELEASED at its first delivery (0: none), and accepts all others. It sets the group to begin with the first record.
-// It prints `got VALUE ATTEMPT` when it gets a record, `accepted VALUE` once its acceptance was answered, and `unsure VALUE`
-// if it was refused or it is not known whether it was stored. It ends in good order when its input ends.
+// It prints `got VALUE ATTEMPT MS` when it gets a record, `accepted VALUE MS` once its acceptance was answered, and
+// `unsure VALUE` if it was refused or it is not known whether it was stored. MS: of the machine's monotonic clock. It ends in
+// good order when its input ends.
 
 import java.time.Duration;
 import java.util.Collection;
@@ -37,7 +38,9 @@ public class ShareMember {
         });
         watching.setDaemon(true);
         watching.start();
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+        Map<String, Object> patient = Map.of(
+            "bootstrap.servers", bootstrap, "request.timeout.ms", 4_000, "default.api.timeout.ms", 240_000);
+        try (Admin admin = Admin.create(patient)) { // a link may lose what is on it
             ConfigResource resource = new ConfigResource(ConfigResource.Type.GROUP, group);
             ConfigEntry earliest = new ConfigEntry("share.auto.offset.reset", "earliest");
             Collection<AlterConfigOp> set = List.of(new AlterConfigOp(earliest, AlterConfigOp.OpType.SET));
@@ -69,15 +72,19 @@ public class ShareMember {
         offsets.forEach((partition, each) -> each.forEach(offset -> {
             String value = unanswered.remove(partition.partition() + ":" + offset);
             if (value != null) {
-                System.out.println((error == null ? "accepted " : "unsure ") + value);
+                System.out.println(error == null ? "accepted " + value + " " + nowMs() : "unsure " + value);
             }
         }));
+    }
+
+    private static long nowMs() {
+        return System.nanoTime() / 1_000_000;
     }
 
     private static void take(KafkaShareConsumer<String, String> consumer, int released) {
         for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
             int attempt = record.deliveryCount().orElse((short) 0);
-            System.out.println("got " + record.value() + " " + attempt);
+            System.out.println("got " + record.value() + " " + attempt + " " + nowMs());
             if (released > 0 && attempt == 1 && Integer.parseInt(record.value()) % released == 0) {
                 consumer.acknowledge(record, AcknowledgeType.RELEASE);
             } else {
