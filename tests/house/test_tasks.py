@@ -49,6 +49,7 @@ ACCOUNTED = {
     },
     "agent/access/sasl/authentication.py": {"see": SHARED},
     "agent/access/sasl/token_keys.py": {"_refresh": SHARED},
+    "scan/tables/turns.py": {"take": REPORTED, "_within": AWAITED, "any_ends": AWAITED},
     "cli/bench/drivers.py": {"__aenter__": REPORTED},
     "cli/bench/window.py": {"measure": AWAITED},
     "cli/children.py": {"_start": AWAITED},

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.audit import AuditLog
-from headrace.agent.access.authorization.authorizer import Authorizer, Denial
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.authorization.gate import gate
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
@@ -40,7 +38,6 @@ from headrace.protocol.ordered_requests import (
     encode_epochs_request,
     encode_position_request,
 )
-from headrace.protocol.refusal import blank
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.protocol.scale_topic import (
     SCALE_TOPIC_KEY,
@@ -59,57 +56,13 @@ from headrace.protocol.set_partition_count import (
     decode_count_response,
     encode_count_request,
 )
-from headrace.protocol.typed import decode, reply, schema
+from headrace.protocol.typed import schema
 from headrace.storage.repetition import SECONDS
 from load.acl_case import build
+from tests.agent.access.authorization.gated import TOPIC_ID, Gated
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
-
-TOPIC_ID = uuid.UUID(int=7)
-
-
-class Gated:
-    """One API behind its rule. `seen` are the requests that reached the handler; it answers with `answer`."""
-
-    def __init__(self, api_key: int, **settings: Any) -> None:
-        self.view = StandingView(4, node_id=1, broker_epoch=1)
-        topic = TopicImage(TOPIC_ID, 100, "known", 1, 1, (0,))
-        self.view.head = replace(
-            self.view.head,
-            topics_by_name=MappingProxyType({"known": topic}),
-            topics_by_id=MappingProxyType({TOPIC_ID: topic}),
-        )
-        self.api_key = api_key
-        self.seen: list[Any] = []
-        self.denials: list[Denial] = []
-        self.authorizer = Authorizer(Settings(authorizer_class_name=STANDARD_AUTHORIZER, **settings), self.view)
-        self.authorizer.on_denied.append(lambda _, denial: self.denials.append(denial))
-        self._handle = gate(self.authorizer, RULES[api_key], self._serve)
-        self.connection = ClientConnection(1, "10.0.0.1:1", "User:alice")
-        self.answer: dict[str, Any] = {}
-
-    async def _serve(self, request: Request) -> Response:
-        self.seen.append(request.body if request.api_key not in APIS else decode(request)[1])
-        if request.api_key not in APIS:
-            return Response([b"served"])
-        return reply(request, replace(blank(request.api_key, request.api_version), **self.answer))
-
-    async def ask(self, version: int, **values: Any) -> Any:
-        found = schema(self.api_key, version)
-        body = found.encode_request(build(found.request_type, values))
-        response = await self._handle(Request(self.connection, self.api_key, version, 1, "c", body, 0.0))
-        assert response.buffers is not None
-        return found.decode_response(b"".join(response.buffers))
-
-    async def ask_raw(self, body: bytes) -> bytes:
-        response = await self._handle(Request(self.connection, self.api_key, 0, 1, "c", memoryview(body), 0.0))
-        assert response.buffers is not None
-        return b"".join(response.buffers)
-
-    def grant(self, *grants: tuple[AclOperation, str], of: AclResource = AclResource.TOPIC) -> None:
-        acls = frozenset(replace(an_acl(operation, name, of), principal="User:alice") for operation, name in grants)
-        set_acls(self.view, acls)
 
 
 @pytest.mark.requirement("C13.2", "X2")
@@ -187,55 +140,6 @@ async def test_configs_of_a_new_topic_are_shown_only_with_a_grant() -> None:
     gated.grant((AclOperation.CREATE, "new"), (AclOperation.DESCRIBE_CONFIGS, "new"))
     (shown,) = (await gated.ask(7, topics=[{"name": "new", "num_partitions": 3}])).topics
     assert (shown.topic_config_error_code, shown.num_partitions) == (0, 3)
-
-
-def named(*values: str | None, legacy: bool = False) -> dict[str, Any]:
-    """A change that gives the topic `My.topic` these names of tables."""
-    configs = [{"name": "table.name", "value": value} | ({} if legacy else {"config_operation": 0}) for value in values]
-    return {"resources": [{"resource_type": 2, "resource_name": "My.topic", "configs": configs}]}
-
-
-@pytest.mark.requirement("X2")
-@pytest.mark.parametrize("api_key", [ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS])
-async def test_the_name_of_a_table_needs_the_right_for_a_topic_of_that_name(api_key: ApiKey) -> None:
-    gated, legacy = Gated(api_key), api_key is ApiKey.ALTER_CONFIGS
-    alter, version = AclOperation.ALTER_CONFIGS, APIS[api_key].max_version
-    gated.grant((alter, "My.topic"))
-
-    async def code(*values: str | None) -> int:
-        answer = await gated.ask(version, **named(*values, legacy=legacy))
-        return answer.responses[0].error_code if answer.responses else 0
-
-    failed = int(ErrorCode.topic_authorization_failed)
-    for own in ("my_topic", "", None, " my_topic "):
-        assert await code(own) == 0, "its own, or none"
-    for other in ("orders", "MY_TOPIC", "my_topic_2"):
-        assert await code(other) == failed
-    assert await code("my_topic", "orders") == failed, "the handler may take either"
-    gated.grant((alter, "My.topic"), (alter, "orders"))
-    assert await code("orders") == 0
-    gated.grant((alter, "orders"))
-    assert await code("orders") == failed, "the topic itself counts, too"
-    gated.grant((alter, "My.topic"))
-    gated.view.image = replace(
-        gated.view.image, configs=MappingProxyType({(2, "My.topic"): MappingProxyType({"table.name": "orders"})})
-    )
-    assert await code("orders") == 0, "what is set already can stay"
-
-
-async def test_a_new_topic_needs_the_right_to_the_name_of_its_table() -> None:
-    gated = Gated(ApiKey.CREATE_TOPICS)
-    wanted = {"name": "new", "num_partitions": 1, "configs": [{"name": "table.name", "value": "orders"}]}
-    gated.grant((AclOperation.CREATE, "new"))
-    answer = await gated.ask(7, topics=[wanted])
-    assert [each.error_code for each in answer.topics] == [ErrorCode.topic_authorization_failed]
-    for grants, of in (
-        ([(AclOperation.CREATE, "new"), (AclOperation.CREATE, "orders")], AclResource.TOPIC),
-        ([(AclOperation.CREATE, "kafka-cluster")], AclResource.CLUSTER),
-    ):
-        gated.grant(*grants, of=of)
-        assert (await gated.ask(7, topics=[wanted])).topics == ()
-    assert len(gated.seen) == 2
 
 
 @pytest.mark.requirement("X2")
@@ -351,66 +255,3 @@ def test_another_authorizer_is_refused(text: str) -> None:
     assert found.super_users == "User:a;User:CN=b,O=c"
     with pytest.raises(Exception, match=r"super\.users"):
         load(flags={"super.users": "alice"})
-
-
-async def _turns_for(gated: Gated, version: int, **values: Any) -> tuple[int, Any]:
-    """(turns of the event loop that others had, the answer)."""
-    turns, over = 0, False
-
-    async def others() -> None:
-        nonlocal turns
-        while not over:
-            turns += 1
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(others())
-    answer = await gated.ask(version, **values)
-    over = True
-    await beside
-    return turns, answer
-
-
-MANY = 5_000
-
-
-@pytest.mark.requirement("X7")
-async def test_a_long_request_is_judged_while_others_run() -> None:
-    gated = Gated(ApiKey.DESCRIBE_GROUPS)
-    gated.grant((AclOperation.DESCRIBE, "g7"), of=AclResource.GROUP)
-    turns, answer = await _turns_for(gated, 5, groups=[f"g{number}" for number in range(MANY)])
-    assert turns > 100, "a denial has lines in two logs"
-    assert [request.groups for request in gated.seen] == [("g7",)]
-    assert len(answer.groups) == len(gated.denials) == MANY - 1
-    turns, _ = await _turns_for(gated, 5, groups=["g7", "g8"])
-    assert turns <= 4
-
-
-@pytest.mark.requirement("X7")
-@pytest.mark.parametrize(
-    ("api_key", "version", "answered", "element", "of"),
-    [
-        (ApiKey.LIST_GROUPS, 5, "groups", "group_id", AclResource.GROUP),
-        (ApiKey.LIST_TRANSACTIONS, 0, "transaction_states", "transactional_id", AclResource.TRANSACTIONAL_ID),
-    ],
-)
-async def test_a_long_answer_is_changed_while_others_run(
-    api_key: ApiKey, version: int, answered: str, element: str, of: AclResource
-) -> None:
-    gated = Gated(api_key)
-    gated.grant((AclOperation.DESCRIBE, "n7"), of=of)
-    elements = [{element: f"n{number}"} for number in range(MANY)]
-    gated.answer = {answered: getattr(build(schema(api_key, version).response_type, {answered: elements}), answered)}
-    turns, answer = await _turns_for(gated, version)
-    assert turns > 8
-    assert [getattr(each, element) for each in getattr(answer, answered)] == ["n7"]
-
-
-async def test_offsets_of_all_topics_are_changed_while_others_run() -> None:
-    gated = Gated(ApiKey.OFFSET_FETCH)
-    gated.grant((AclOperation.DESCRIBE, "g"), of=AclResource.GROUP)
-    topics = [{"name": f"t{number}", "partitions": []} for number in range(MANY)]
-    made = build(schema(ApiKey.OFFSET_FETCH, 8).response_type, {"groups": [{"group_id": "g", "topics": topics}]})
-    gated.answer = {"groups": made.groups}
-    turns, answer = await _turns_for(gated, 8, groups=[{"group_id": "g", "topics": None}])
-    assert turns > 8
-    assert [group.topics for group in answer.groups] == [()]

@@ -11,8 +11,8 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
 from load.acl_case import build
+from tests.agent.access.authorization.gated import TOPIC_ID, Gated
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
-from tests.agent.access.authorization.test_gate import TOPIC_ID, Gated
 
 DENIED = ErrorCode.topic_authorization_failed
 GROUP = "g"
