@@ -39,14 +39,14 @@ pytestmark = pytest.mark.requirement("X11")
 
 
 def histories(folder: Path, seeds: Iterable[int]) -> Iterator[ValueHistory]:
+    """Every other one of a table with a row per key."""
     for seed in seeds:
-        for is_keyed in (False, True):
-            history = ValueHistory(folder / f"{seed}-{is_keyed}", random.Random(seed), is_keyed=is_keyed)
-            history.tell()
-            yield history
+        history = ValueHistory(folder / f"{seed}", random.Random(seed), is_keyed=bool(seed % 2))
+        history.tell()
+        yield history
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 30), marks=pytest.mark.slow)], ids=["few", "more"])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 60), marks=pytest.mark.slow)], ids=["few", "more"])
 def test_each_row_has_what_its_value_says(tmp_path: Path, seeds: range) -> None:
     for history in histories(tmp_path, seeds):
         found = rows_by_duckdb(duckdb_lines(history.address())).to_pylist()
@@ -167,7 +167,7 @@ KINDS = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_rows_of_any_type_and_slice_stay_what_they_are(data: st.DataObject) -> None:
     kind = data.draw(KINDS)
