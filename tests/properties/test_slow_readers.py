@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.agent.listener import reply_memory
-from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies, ReplyMemory
 from headrace.agent.listener.reading_speed import ReadingSpeed
+from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies, ReplyMemory
 from tests.planted import PlantedBugs, Report, Trial
 
 MIB = 1024 * 1024
