@@ -1,7 +1,7 @@
 """Rich's console, for texts that others chose.
 
 Place: where commands draw tables, colours and screens; output.py has the rule.
-Invariant: a text is never markup, and nothing but Rich's own styles writes control characters.
+Invariant: a text is never markup, and only Rich's styles write control characters.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ def table_console() -> PlainConsole:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return one line of text for a table or a screen, whatever is in it."""
+    """Return one line of text for a table or a screen, with any characters in it."""
     return Text(one_line(text), style=style)

@@ -26,7 +26,7 @@ class ReplyReservations(Protocol):
 
     async def reserve(self, size: int, first: int | None = None) -> tuple[int, int]:
         """Return (bytes that are reserved, bytes of records that may be read: of `size` or fewer). `first`: most bytes
-        of the first batch, which is read whatever may be. None: no fewer than `size`. The caller passes what is
+        of the first batch, which is read in any case. None: no fewer than `size`. The caller passes what is
         reserved on with its Response, or releases it."""
 
     def charge(self, size: int) -> None:

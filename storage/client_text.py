@@ -1,4 +1,4 @@
-"""Text from a client in a log line, a message, the audit log, a terminal or a page: shortened, and nothing but text.
+"""Text from a client in a log line, a message, the audit log, a terminal or a page: shortened, and without controls.
 
 Place: used where what a client sent is written down: client ids, names, reasons. Log lines (cli/process/log_format.py),
 everything that commands print (cli/output.py) and the console's pages pass through `visible`.

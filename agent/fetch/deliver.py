@@ -340,7 +340,7 @@ def largest_reply(queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], max
 
 
 def largest_first(queries: Sequence[ExtentQuery], lookups: Sequence[Lookup]) -> int:
-    """Return the most bytes of the response's first batch, which is delivered whatever the limits are."""
+    """Return the most bytes of the response's first batch, to which no limit applies."""
     found = zip(queries, lookups, strict=True)
     return max((_left(query, lookup.extents[0]) for query, lookup in found if lookup.extents), default=0)
 

@@ -155,7 +155,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._name_client()
 
     def _name_client(self) -> None:
-        """Say whose turn it is when the connection waits for memory."""
+        """Set the client that takes turns when the connection waits for memory."""
         address, number = counted_address(self._accepted.client[0]), str(self._client.connection_id)
         self._memory.client = self._reply_memory.client = self._client.principal or "", address, number
 

@@ -48,7 +48,7 @@ FRESH_SECONDS = 1.0
 ENDS_PER_MINUTE = 50
 """Log lines about connections that the agent ended: one per address and reason, and so many of all."""
 _SMALL_PRODUCE_BYTES = 2 * 1024 * 1024
-"""Producers send up to 1 MiB unless they are told otherwise."""
+"""Producers send up to 1 MiB by default."""
 _SMALL_REQUEST_BYTES = 64 * 1024
 
 

@@ -1,10 +1,10 @@
 """How fast one connection reads its replies: how many bytes of records it gets at most, and whether it is too slow.
 
 Place: part of a connection's replies (replies.py); reply_memory.py asks it before records are read.
-Invariant: a connection gets what it reads in ANSWER_SECONDS at the speed of its last answers, whatever it asks for, and
-FIRST_BYTES as long as nothing is known; a connection that reads everything at once soon gets any size. It is too slow
-only while others wait: if, over their waiting time, it has read LEAST_BYTES_PER_SECOND less than it should for
-PATIENCE_SECONDS. So a slow client gets small answers before it is closed, and one byte now and then keeps nothing.
+Invariant: a connection gets at most what it reads in ANSWER_SECONDS at the speed of its last answers, and FIRST_BYTES
+while nothing is known; a connection that reads everything at once soon gets any size. It is too slow only while others
+wait: if, over their waiting time, it has read LEAST_BYTES_PER_SECOND less than it should for PATIENCE_SECONDS. So a
+slow client gets small answers before it is closed, and one byte now and then keeps no memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_BYTES_PER_SECOND = 64 * 1024
 PATIENCE_SECONDS = 5.0
 """and how long it may read nothing."""
 JUDGED_SECONDS = 1.0
-"""Longest time between two looks that counts: nobody looks while nobody waits."""
+"""Longest time between two looks that counts: a connection is looked at only while others wait."""
 
 
 class ReadingSpeed:

@@ -94,7 +94,7 @@ class ConnectionReplies:
 
     async def reserve(self, size: int, first: int | None = None) -> tuple[int, int]:
         """Return (bytes reserved, bytes of records that may be read): of `size` or fewer. `first`: most bytes of the
-        first batch, which is read whatever may be. None: no fewer than `size`. A size of 0 waits for its turn only.
+        first batch, which is read in any case. None: no fewer than `size`. A size of 0 waits for its turn only.
         """
         granted = size
         if first is not None:

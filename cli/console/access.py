@@ -89,7 +89,7 @@ def only_local_names(app: ASGIApp) -> ASGIApp:
 
 
 def not_for_other_sites(app: ASGIApp) -> ASGIApp:
-    """`app` for requests of its own pages, of people and of programs; of other sites only if a link is followed."""
+    """`app` for requests of the console, of people and of programs; of other sites only if a link is followed."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "POST":  # a form's token decides (form_tokens.py)

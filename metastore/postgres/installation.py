@@ -109,7 +109,7 @@ def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
     else:
         if not SHARED_DATA.exists():
             SHARED_DATA.mkdir(parents=True)
-            SHARED_DATA.chmod(0o755)  # whatever the umask is
+            SHARED_DATA.chmod(0o755)  # also with a stricter umask
         place = Path(tempfile.mkdtemp(prefix="postgres-", dir=SHARED_DATA))
         wanted.symlink_to(place)
         log.warning("postgres data placed elsewhere: unreachable=%s user=%s to=%s", wanted, account.pw_name, place)

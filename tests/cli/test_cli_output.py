@@ -24,7 +24,7 @@ CLI = Path(__file__).resolve().parents[2] / "cli"
 WRITERS = {
     "output.py": "the one place",
     "plain_console.py": "the other, for what Rich draws",
-    "progress_bar.py": "numbers, and words of its own",
+    "progress_bar.py": "numbers, and fixed words",
     "command_line.py": "help texts",
     "records.py": "bytes of records; to a terminal without control characters",
     "bench/driver_input.py": "a protocol between processes",

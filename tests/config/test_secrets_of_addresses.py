@@ -36,7 +36,7 @@ MALFORMED = (
     "{scheme}://127.0.0.1:1/x?password=S3CRET&sslpassword=S3CRET",
 )
 NO_REGISTRY = ("postgresql", "postgresql+psycopg", "thrift", "sqlite+pysqlcipher")
-SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg", "postgresq", "sqlite+pysqlcipher", "thrift", "ftp", "")
+SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg", "pgsql", "sqlite+pysqlcipher", "thrift", "ftp", "")
 
 
 def _told(call: Callable[[], object]) -> str:

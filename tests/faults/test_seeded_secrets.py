@@ -302,7 +302,7 @@ def _refused_commands(planted: Planted, evidence: Evidence, capfd: pytest.Captur
         main(["migrate", "--plan"])
         patch.setenv("HEADRACE_METASTORE_URL", str(planted.settings["metastore.url"]))
         patch.setenv("HEADRACE_TABLES_CATALOG_NAME", "lake")
-        for catalog in ("postgresq://reader:planted-catalog-password@h/x", "http//r:planted-catalog-password@h"):
+        for catalog in ("pgsql://reader:planted-catalog-password@h/x", "http//r:planted-catalog-password@h"):
             patch.setenv("HEADRACE_TABLES_CATALOG_URI", catalog)
             main(["tables", "list", "--bucket", str(planted.settings["bucket"])])
         patch.setenv("HEADRACE_LINGER_MS", "${env:PASSPHRASE}")

@@ -1,5 +1,5 @@
 """40 connections ask for 50 MiB again and again, by Fetch and by ShareFetch, and read 0, 1, 30,000, 100,000 or 500,000
-bytes a second; beside them others ask for Metadata, and one client reads at 0.1 MB/s."""
+bytes a second; meanwhile others ask for Metadata, and one client reads at 0.1 MB/s."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """60 connections send frames of 30 MiB (Produce) and 1 MiB (JoinGroup), at 1, 30,000, 100,000, 300,000 or 1,000,000
-bytes a second; beside them others produce 1 MiB at a time and ask for Metadata, and one sends 1.5 MiB at 0.5 MB/s.
+bytes a second; meanwhile others produce 1 MiB at a time and ask for Metadata, and one sends 1.5 MiB at 0.5 MB/s.
 """
 
 from __future__ import annotations
