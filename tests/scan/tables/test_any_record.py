@@ -47,7 +47,7 @@ NUMBERS = [0, -1, 1, 2**31 - 1, -(2**31), 2**31, 2**53 + 1, 2**63 - 1, -(2**63),
 REALS = [0.0, -0.0, 0.5, 1e308, -1e308, 5e-324]
 SHAPES = {"avro": 120, "json": 120, "json-schema": 60, "protobuf": 120}
 MANY = 40
-"""So many times more records in `make test-all`."""
+"""Factor of the records in `make test-all`."""
 
 
 def any_json(rng: random.Random, depth: int = 0) -> Any:
