@@ -1,11 +1,11 @@
-"""Building a change of a table: files and manifests are written, nothing is sent to the catalog. Errors are told apart
-by what was called.
+"""Building a change of a table: files and manifests are written, nothing is sent to the catalog. The call that
+failed tells their errors apart.
 
     calls of the storage   (BuiltFiles)   it fails: UnavailableError, try again
     everything else        (building)     it fails: BuildingError, the same rows fail again
 
 Place: around what committing.py stages, and what writes data files. The catalog's own calls are in catalog.py.
-Invariant: an error of building, of whatever type, never means that the catalog is away: a record may be the reason, and
+Invariant: an error of building, of any type, never means that the catalog is away: a record may be the reason, and
 the caller finds out which (unwritable.py).
 """
 
@@ -41,7 +41,7 @@ def _asking(what: str) -> Iterator[None]:
         yield
     except (HeadraceError, MemoryError, OSError):
         raise
-    except Exception as error:  # of any kind: each storage has a library of its own
+    except Exception as error:  # of any kind: each storage has a separate library
         raise UnavailableError(f"the storage does not answer: {what}: {type(error).__name__}: {error}") from error
 
 

@@ -53,7 +53,7 @@ class NamedFiles(LocationProvider):
 
 
 class _ShortPath:
-    """A partition whose path is short, in place of pyiceberg's. Readers take a file's partition from the metadata."""
+    """A partition with a short path, in place of pyiceberg's. Readers take a file's partition from the metadata."""
 
     def __init__(self, partition: PartitionKey) -> None:
         self._partition = partition

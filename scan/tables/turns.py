@@ -36,7 +36,7 @@ class TableTurns:
     _began: dict[str, float] = field(default_factory=dict)
     _rests_until: dict[str, float] = field(default_factory=dict)
     _errors: list[BaseException] = field(default_factory=list)
-    """Of rounds for which nobody waited."""
+    """Errors of rounds that went on behind their share."""
 
     def may_begin(self, name: str) -> bool:
         """Return whether the table has no round, and need not rest."""

@@ -88,7 +88,7 @@ class WritableJudge:
     metadata: TableMetadata
 
     def reasons(self, raw: pa.Table) -> list[str]:
-        """As DeadLetterJudge."""
+        """Do as DeadLetterJudge."""
         found = self.opener.reasons(raw)
         for row, reason in enumerate(found):
             if not reason:

@@ -3,7 +3,7 @@
     python -m headrace.scan.tables.apart.child SOCKET PROGRESS      file descriptors
 
 Place: started by process.py. It opens chunks as a worker would (values/open.py), and asks the schema registry.
-Invariant: the kernel ends the process if one record takes more CPU time than it may, whatever a library does: the
+Invariant: the kernel ends the process if one record takes more CPU time than it may, also inside of a library: the
 signal of the timer is not handled. Which row was open then is in the file PROGRESS. It holds nothing that another
 process waits for, and commits nothing, so it can end at any point.
 """
@@ -102,7 +102,7 @@ def _answer(
 
 
 def _be_killed_first() -> None:
-    """If the machine runs out of memory: this process can be started again."""
+    """Let the machine end this process first if it runs out of memory: it can be started again."""
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")

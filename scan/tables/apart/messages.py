@@ -46,7 +46,7 @@ class OpeningRequest(msgspec.Struct, frozen=True):
     rows_max: int | None = None
     """The rows behind so many are for the next chunk."""
     batch_rows: int | None = None
-    """As ChunkOpener."""
+    """Records that become columns together; None: as they come."""
 
 
 class OpeningAnswer(msgspec.Struct, frozen=True):

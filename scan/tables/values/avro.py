@@ -92,7 +92,7 @@ class AvroSchema:
 
 
 class _Around(NamedTuple):
-    """Where a part of a schema is: the named types, and the records around it."""
+    """The named types, and the records around a part of a schema."""
 
     named: Mapping[str, Any]
     inside: tuple[str, ...]

@@ -30,7 +30,7 @@ class BoundedReads:
 
     @classmethod
     def of(cls, schema: Any, named: Mapping[str, Any]) -> BoundedReads | None:
-        """None if the bytes of a value limit what it can ask for. SchemaError for a type without an end."""
+        """Make one; None if the bytes of a value limit what it can ask for."""
         found = _Judged(named)
         found.judge(schema, ())
         return cls(schema, named) if found.is_unbounded else None

@@ -97,7 +97,7 @@ def _named(root: Resource[Any], others: Mapping[str, Resource[Any]]) -> dict[str
 
 
 class _Around(NamedTuple):
-    """Where a part of a schema is: what resolves its references, and the parts around it."""
+    """What resolves the references of a part of a schema, and the parts around it."""
 
     resolver: Any
     inside: tuple[int, ...]

@@ -26,7 +26,7 @@ from headrace.scan.tables.values.times import require_times
 PORTION_BYTES = 4 * 1024 * 1024
 """Bytes of values that are Python's objects at one time: these take up to some thirty times as much memory."""
 ROOM_PARTS_MAX = 100_000
-"""Columns of all shapes whose room is remembered while a chunk is opened."""
+"""Columns of all shapes that are remembered, with their room, while a chunk is opened."""
 REASON_CHARACTERS_MAX = 1_000
 DEAD_RANGES_MAX = 5_000
 """Ranges of records that do not fit in one commit: the table's property names them until they are elsewhere."""

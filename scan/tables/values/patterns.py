@@ -5,7 +5,7 @@
 
 Place: under json_schema.py: the validator classes of jsonschema, with some keywords replaced.
 Invariant: a pattern in RE2's syntax takes time in proportion to the text. The steps end what references multiply
-(a schema of 3 KB can apply a keyword 2^30 times). What is left, one step that takes for ever, is ended with the process
+(a schema of 3 KB can apply a keyword 2^30 times). What is left, one step without an end, is ended with the process
 that opens values (apart/).
 """
 
@@ -26,7 +26,7 @@ PATTERN_CHARACTERS_MAX = 4_096
 PROGRAM_BYTES = 1024 * 1024
 """Memory that one pattern's program and its automaton may take."""
 STEPS = 100_000
-"""For a value without a byte."""
+"""Steps of a value without a byte."""
 STEPS_PER_BYTE = 8
 
 Search = Callable[[str], object]

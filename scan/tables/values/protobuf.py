@@ -205,7 +205,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
 
 
 class _Around(NamedTuple):
-    """Where a part of a message is: the pool with all types, and the messages around it."""
+    """The pool with all types, and the messages around a part of one."""
 
     pool: DescriptorPool
     inside: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Values in Confluent's wire format: a zero byte, a schema's id in four bytes, the value; before a Protobuf message the
 indexes that say which one of its file it is (protobuf.py).
 
-Place: a format of open.py; asks a schema registry by confluent-kafka's client, whose answers are limited
+Place: a format of open.py; asks a schema registry by confluent-kafka's client, with limited answers
 (registry_answers.py).
 Invariant: an id is unknown only if the registry said so after the record was stored: what it did not know is asked
 again for each chunk, several ids at once, and at most IDS_MAX of them. A registry that does not answer, or refuses, is

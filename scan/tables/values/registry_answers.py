@@ -1,6 +1,6 @@
 """Limits of what a schema registry answers: bytes of a body, and seconds for the whole of it.
 
-Place: put into the HTTP session of confluent-kafka's client (registry.py), whose own time-out counts from byte to byte.
+Place: put into the HTTP session of confluent-kafka's client (registry.py): its time-out counts from byte to byte.
 Invariant: no answer makes a worker keep more than ANSWER_BYTES_MAX, or wait longer than ANSWER_SECONDS_MAX.
 """
 

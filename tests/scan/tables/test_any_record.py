@@ -45,9 +45,9 @@ pytestmark = pytest.mark.requirement("X11")
 TEXTS = ["", "x", "a/b", "..", "a=b", "\0", "x" * 300, "Ж" * 50, "\U0001f600" * 100, "NaN", "null", "%", "'\"\\"]
 NUMBERS = [0, -1, 1, 2**31 - 1, -(2**31), 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 10**18, 253402300800000000]
 REALS = [0.0, -0.0, 0.5, 1e308, -1e308, 5e-324]
-SHAPES = {"avro": 120, "json": 120, "json-schema": 60, "protobuf": 120}
-MANY = 40
-"""So many times more records in `make test-all`."""
+SHAPES = {"avro": 60, "json": 60, "json-schema": 40, "protobuf": 60}
+MANY = 80
+"""Factor of the records in `make test-all`."""
 
 
 def any_json(rng: random.Random, depth: int = 0) -> Any:

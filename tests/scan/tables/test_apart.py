@@ -26,7 +26,7 @@ from headrace.storage.errors import UnavailableError
 pytestmark = pytest.mark.requirement("X11")
 
 LOOKS_BACK = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^(a+)+(?!b)$"}}}
-"""RE2 has no look-around, so Python's `re` matches it, and goes back for ever."""
+"""RE2 has no look-around, so Python's `re` matches it, and goes back without an end."""
 ENDLESS = json.dumps({"a": "a" * 40 + "!"}).encode()
 FITS = b'{"a": "aaa"}'
 SCHEMA = schema_to_pyarrow(VALUED_SCHEMA, include_field_ids=False)

@@ -1,4 +1,4 @@
-"""A table whose round takes long does not hold up the others."""
+"""A table with a long round does not hold up the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.manual_clock import ManualClock
 
 
 class Rounds:
-    """Rounds of tables; those of `slow` end when they are told to."""
+    """Rounds of tables; those of `slow` end once their event is set."""
 
     def __init__(self, *slow: str) -> None:
         self.clock = ManualClock()
@@ -31,7 +31,7 @@ class Rounds:
         return True
 
     async def turn(self, *names: str) -> list[str]:
-        """One turn; the tables whose round ended within their share."""
+        """One turn; the tables that ended their round within the share."""
         return [n for n in names if self.turns.may_begin(n) and await self.turns.take(n, partial(self.round, n))]
 
 
