@@ -28,7 +28,7 @@ from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.share_groups import share_progress
 from headrace.cli.client.transport import client_config
 from headrace.storage.errors import HeadraceError
-from load.share_torture.members import Heard, ShareMembers
+from load.share_torture.members import LOCK_MS, Heard, ShareMembers
 from load.torture.cluster import TortureCluster
 from load.torture.faults import GAP_MEAN_S, schedule
 from load.torture.run_directory import RunDirectory
@@ -41,7 +41,7 @@ MEMBER_GAP_SECONDS = 8.0
 QUIET_SECONDS = 300.0
 SETTINGS: dict[str, object] = {
     "group.share.delivery.count.limit": ATTEMPTS,
-    "group.share.record.lock.duration.ms": 5_000,
+    "group.share.record.lock.duration.ms": LOCK_MS,
     "group.share.min.record.lock.duration.ms": 1_000,
 }
 
@@ -118,7 +118,7 @@ async def torture(seed: int, seconds: float, workload: Workload, gap_s: float, d
     again = sum(count - 1 for count in heard.got.values())
     print(f"deliveries {heard.got.total():,}, {again:,} of them again; highest attempt {max(heard.attempts.values())}")
     unsure = len(heard.unsure.keys() - heard.accepted.keys())
-    print(f"accepted   {len(heard.accepted):,}, {heard.late:,} of them again by a late member; unsure {unsure:,}")
+    print(f"accepted   {len(heard.accepted):,}, {heard.again:,} of them again by a late member; unsure {unsure:,}")
     return problems
 
 
@@ -167,7 +167,7 @@ def _open(writer: NumberWriter, heard: Heard) -> set[int]:
 
 
 def _judge(writer: NumberWriter, heard: Heard) -> list[str]:
-    problems = [f"delivered after its acceptance: {value}" for value in heard.delivered_after_acceptance()]
+    problems = [f"delivered after its acceptance: {each}" for each in heard.delivered_after_acceptance().items()]
     if strange := [value for value in heard.got if value >= writer.sent]:
         problems.append(f"never sent: {strange[:5]}")
     most = max(heard.attempts.values(), default=0)
