@@ -46,7 +46,7 @@ SETTINGS: dict[str, object] = {
 }
 
 
-class Workload(NamedTuple):
+class ShareWorkload(NamedTuple):
     """`rate`: records per second. `records`: after these the writer ends, inf for as long as there are faults.
     `consumers`: at a time.
     """
@@ -59,7 +59,7 @@ class Workload(NamedTuple):
 class NumberWriter:
     """Writes numbers at a rate, until all are written or `is_over` is set. `acknowledged` may be read at any time."""
 
-    def __init__(self, bootstrap: str, workload: Workload) -> None:
+    def __init__(self, bootstrap: str, workload: ShareWorkload) -> None:
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0, "linger.ms": 20}
         )
@@ -88,7 +88,7 @@ class NumberWriter:
             self.acknowledged.add(number)
 
 
-async def torture(seed: int, seconds: float, workload: Workload, gap_s: float, directory: Path) -> list[str]:
+async def torture(seed: int, seconds: float, workload: ShareWorkload, gap_s: float, directory: Path) -> list[str]:
     """Run it, print the counts, and return what is wrong."""
     os.chmod(directory, 0o711)
     heard, rng = Heard(), random.Random(seed)
@@ -190,7 +190,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else int(args.seed)
     place = RunDirectory(args.directory)
     print(f"seed {seed}, {args.seconds:g} s of faults", flush=True)
-    workload = Workload(args.rate, args.records, args.members)
+    workload = ShareWorkload(args.rate, args.records, args.members)
     problems = asyncio.run(torture(seed, args.seconds, workload, args.gap, place.path))
     for problem in problems[:20]:
         print(f"OFFENCE    {problem}")
