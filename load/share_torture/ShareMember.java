@@ -1,8 +1,9 @@
 // A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC RELEASED. It releases a record whose value is divisible by
 // RELEASED at its first delivery (0: none), and accepts all others. It sets the group to begin with the first record.
-// It prints `got VALUE ATTEMPT MS` when it gets a record, `accepted VALUE MS` once its acceptance was answered, and
-// `unsure VALUE` if it was refused or it is not known whether it was stored. MS: of the machine's monotonic clock. It ends in
-// good order when its input ends.
+// It prints `got VALUE ATTEMPT SINCE MS` when it gets a record, `accepted VALUE MS` once its acceptance was answered, and
+// `unsure VALUE` if it was refused or it is not known whether it was stored. MS: of the machine's monotonic clock. SINCE: a
+// time before the record was acquired, the begin of the poll before, because a client fetches between polls. It ends in good
+// order when its input ends.
 
 import java.time.Duration;
 import java.util.Collection;
@@ -81,10 +82,14 @@ public class ShareMember {
         return System.nanoTime() / 1_000_000;
     }
 
+    private static long pollMs = nowMs();
+
     private static void take(KafkaShareConsumer<String, String> consumer, int released) {
+        long since = pollMs;
+        pollMs = nowMs();
         for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
             int attempt = record.deliveryCount().orElse((short) 0);
-            System.out.println("got " + record.value() + " " + attempt + " " + nowMs());
+            System.out.println("got " + record.value() + " " + attempt + " " + since + " " + nowMs());
             if (released > 0 && attempt == 1 && Integer.parseInt(record.value()) % released == 0) {
                 consumer.acknowledge(record, AcknowledgeType.RELEASE);
             } else {

@@ -28,7 +28,7 @@ from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.share_groups import share_progress
 from headrace.cli.client.transport import client_config
 from headrace.storage.errors import HeadraceError
-from load.share_torture.members import Heard, ShareMembers
+from load.share_torture.members import LOCK_MS, Heard, ShareMembers
 from load.torture.cluster import TortureCluster
 from load.torture.faults import GAP_MEAN_S, schedule
 from load.torture.run_directory import RunDirectory
@@ -41,12 +41,12 @@ MEMBER_GAP_SECONDS = 8.0
 QUIET_SECONDS = 300.0
 SETTINGS: dict[str, object] = {
     "group.share.delivery.count.limit": ATTEMPTS,
-    "group.share.record.lock.duration.ms": 5_000,
+    "group.share.record.lock.duration.ms": LOCK_MS,
     "group.share.min.record.lock.duration.ms": 1_000,
 }
 
 
-class TortureLoad(NamedTuple):
+class ShareWorkload(NamedTuple):
     """`rate`: records per second. `records`: after these the writer ends, inf for as long as there are faults.
     `consumers`: at a time.
     """
@@ -59,7 +59,7 @@ class TortureLoad(NamedTuple):
 class NumberWriter:
     """Writes numbers at a rate, until all are written or `is_over` is set. `acknowledged` may be read at any time."""
 
-    def __init__(self, bootstrap: str, workload: TortureLoad) -> None:
+    def __init__(self, bootstrap: str, workload: ShareWorkload) -> None:
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0, "linger.ms": 20}
         )
@@ -88,7 +88,7 @@ class NumberWriter:
             self.acknowledged.add(number)
 
 
-async def torture(seed: int, seconds: float, workload: TortureLoad, gap_s: float, directory: Path) -> list[str]:
+async def torture(seed: int, seconds: float, workload: ShareWorkload, gap_s: float, directory: Path) -> list[str]:
     """Run it, print the counts, and return what is wrong."""
     os.chmod(directory, 0o711)
     heard, rng = Heard(), random.Random(seed)
@@ -118,7 +118,7 @@ async def torture(seed: int, seconds: float, workload: TortureLoad, gap_s: float
     again = sum(count - 1 for count in heard.got.values())
     print(f"deliveries {heard.got.total():,}, {again:,} of them again; highest attempt {max(heard.attempts.values())}")
     unsure = len(heard.unsure.keys() - heard.accepted.keys())
-    print(f"accepted   {len(heard.accepted):,}, {heard.late:,} of them again by a late member; unsure {unsure:,}")
+    print(f"accepted   {len(heard.accepted):,}, {heard.again:,} of them again by a late member; unsure {unsure:,}")
     return problems
 
 
@@ -167,7 +167,7 @@ def _open(writer: NumberWriter, heard: Heard) -> set[int]:
 
 
 def _judge(writer: NumberWriter, heard: Heard) -> list[str]:
-    problems = [f"delivered after its acceptance: {value}" for value in heard.delivered_after_acceptance()]
+    problems = [f"delivered after its acceptance: {each}" for each in heard.delivered_after_acceptance().items()]
     if strange := [value for value in heard.got if value >= writer.sent]:
         problems.append(f"never sent: {strange[:5]}")
     most = max(heard.attempts.values(), default=0)
@@ -190,7 +190,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else int(args.seed)
     place = RunDirectory(args.directory)
     print(f"seed {seed}, {args.seconds:g} s of faults", flush=True)
-    workload = TortureLoad(args.rate, args.records, args.members)
+    workload = ShareWorkload(args.rate, args.records, args.members)
     problems = asyncio.run(torture(seed, args.seconds, workload, args.gap, place.path))
     for problem in problems[:20]:
         print(f"OFFENCE    {problem}")

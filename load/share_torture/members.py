@@ -19,11 +19,28 @@ RELEASED = 97
 """Members release a record once if its value is divisible by this."""
 
 
-class Acceptance(NamedTuple):
-    """When a member got a record, and when it heard that its acceptance was stored."""
+LOCK_MS = 5_000
+"""Of the group's records."""
 
-    got_ms: int
+
+class Got(NamedTuple):
+    """A delivery: its number, a time before the record was acquired, and when the member got it."""
+
+    attempt: int
+    since_ms: int
+    at_ms: int
+
+
+class Acceptance(NamedTuple):
+    """An acceptance that was answered, and when."""
+
+    got: Got
     answered_ms: int
+
+    @property
+    def is_timely(self) -> bool:
+        """Return whether the answer came before the end of the lock."""
+        return self.answered_ms < self.got.since_ms + LOCK_MS
 
 
 class Heard:
@@ -40,30 +57,35 @@ class Heard:
         self.troubles: Counter[str] = Counter()
 
     @property
-    def late(self) -> int:
-        """Return how many acceptances were answered although another member had accepted the record meanwhile."""
+    def again(self) -> int:
+        """Return how many acceptances of records were answered that had an answered acceptance."""
         return sum(len(each) - 1 for each in self.accepted.values())
 
-    def delivered_after_acceptance(self) -> list[int]:
+    def delivered_after_acceptance(self) -> dict[int, list[Acceptance]]:
         """Return the values that a member got and accepted after another one had heard that it had accepted them.
 
         X12 forbids that. Two acceptances alone are no offence: one that comes after the end of its lock is answered
-        without an error once the group's start offset is behind the record, as on Kafka.
+        without an error once the group's start offset is behind the record, as on Kafka. A stalled member may even get
+        a record from its client after that, which its client fetched before.
         """
-        return [
-            value
+        return {
+            value: each
             for value, each in self.accepted.items()
-            if any(one.got_ms > other.answered_ms for one in each for other in each)
-        ]
+            if any(
+                one.got.at_ms > other.answered_ms and one.got.attempt >= other.got.attempt and one.is_timely
+                for one in each
+                for other in each
+            )
+        }
 
-    def hear(self, line: str, has: dict[int, int]) -> None:
-        """Take one line of a member. `has`: when it got the values that it said nothing more of."""
+    def hear(self, line: str, has: dict[int, Got]) -> None:
+        """Take one line of a member. `has`: the deliveries of which it said nothing more, by value."""
         what, _, rest = line.partition(" ")
         if what == "got":
-            value, attempt, now_ms = map(int, rest.split())
-            has[value] = now_ms
+            value, *got = map(int, rest.split())
+            has[value] = Got(*got)
             self.got[value] += 1
-            self.attempts[value] = max(self.attempts[value], attempt)
+            self.attempts[value] = max(self.attempts[value], has[value].attempt)
         elif what == "accepted":
             value, now_ms = map(int, rest.split())
             self.accepted.setdefault(value, []).append(Acceptance(has.pop(value), now_ms))
@@ -126,7 +148,7 @@ class ShareMembers:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        has: dict[int, int] = {}
+        has: dict[int, Got] = {}
         async for line in process.stdout:
             self._heard.hear(line.decode().rstrip(), has)
         if await process.wait():  # it was killed: it may have accepted these, and heard nothing or said nothing
