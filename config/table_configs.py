@@ -187,7 +187,7 @@ def why_not_with(configs: Mapping[str, str], *, has_feature: bool) -> str | None
 
 
 def why_fixed(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """Return None if a table with the configs `before` can go on with `after`."""
+    """Return None if a table with the configs `before` can continue with `after`."""
     if not is_enabled(before) or not is_enabled(after):
         return None
     was, wanted = fixed_values(before), fixed_values(after)

@@ -22,9 +22,9 @@ STALL_SECONDS = 2.0
 """While others wait for memory, a started frame must make progress in this time,"""
 START_SECONDS = 5.0
 HURRIED_BYTES_PER_SECOND = 256 * 1024
-"""Least rate at which bytes arrive after the first 5 s,"""
+"""Least rate at which bytes arrive after the first 5 s."""
 WHOLE_SECONDS = 30.0
-"""and a frame of any size is complete after so many more: Kafka's producers then give it up (request.timeout.ms)."""
+"""A frame of any size is complete after so many more: Kafka's producers then give it up (request.timeout.ms)."""
 
 
 def _refused(head: FrameHead) -> None:

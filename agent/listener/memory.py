@@ -20,7 +20,7 @@ from typing import Any
 
 Granted = Callable[[], None]
 Client = Sequence[str]
-"""Who waits: principal, address and connection. Principals take turns, so do the addresses of a principal, and the
+"""Principal, address and connection of one that waits. Principals take turns, so do addresses of a principal, and the
 connections of an address. All that wait for one budget are named to the same depth."""
 
 

@@ -20,7 +20,7 @@ GROWTH = 4
 LEAST_BYTES_PER_SECOND = 64 * 1024
 """What a client has to read while others wait for memory,"""
 PATIENCE_SECONDS = 5.0
-"""and how long it may read nothing."""
+"""Longest time in which it may read nothing."""
 JUDGED_SECONDS = 1.0
 """Longest time between two looks that counts: a connection is looked at only while others wait."""
 

@@ -31,7 +31,7 @@ RESERVE_PART = 4
 FIRST_PART = 16
 """A first batch reserves no more than a sixteenth of the memory."""
 PARTS = (4, 4, 2)
-"""So many times what would be left may go to one principal, one of its addresses, one connection of it."""
+"""Multiples: so many times what would be left may go to one principal, one of its addresses, one connection of it."""
 
 
 class ReplyMemory:

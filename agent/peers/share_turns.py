@@ -24,7 +24,7 @@ class PartitionAsk(msgspec.Struct, frozen=True, array_like=True):
 
 class Returned(msgspec.Struct, frozen=True, array_like=True):
     """Acquired records that the agent did not send. `is_done`: there are none, or they are damaged or of an aborted
-    transaction; where there are none the range may go on past what was acquired."""
+    transaction; where there are none the range may end behind what was acquired."""
 
     key: int
     first: int

@@ -85,7 +85,7 @@ def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterato
             to_do = f"headrace tables detach {name} keeps it (--upkeep: with its upkeep), headrace tables drop does not"
             yield AREA.bad("stopped", f"{name}: {reason}", to_do)
         elif condition == "blocked" or (condition == "following" and row.get("is_name_taken")):
-            yield AREA.bad("blocked", f"{name}: {reason}", "then the table goes on by itself")
+            yield AREA.bad("blocked", f"{name}: {reason}", "then the table continues by itself")
         elif condition == "stopped":
             to_do = f"headrace tables resume {name} --at rows, offsets or log (docs/start/TABLES.md says which)"
             yield AREA.bad("stopped", f"{name}: {reason}", to_do)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 NO_RETRIES = "0"
 SERVICE_UNAVAILABLE = 503
-"""Of a commit it is no answer: what is in front of the catalog says it, too, once the catalog has the request."""
+"""No answer to a commit: what is in front of the catalog says it, too, once the catalog has the request."""
 
 
 class CommitOutcome(enum.Enum):

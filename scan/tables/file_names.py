@@ -19,7 +19,7 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 PROVIDER = "write.py-location-provider.impl"
 """pyiceberg's property with the class that names files."""
 SEGMENT_BYTES_MAX, PATH_BYTES_MAX = 180, 500
-"""Of one partition value in a path, and of all of them. File systems take names of 255 bytes, S3 keys of 1,024."""
+"""Limits of a partition value in a path, and of all. File systems take names of 255 bytes, S3 keys of 1,024."""
 _SHORT_BYTES = 60
 PREFIX = "headrace.file-prefix"
 """Set in memory only, for the class below."""

@@ -51,7 +51,7 @@ class TableFollower:
     declarer: TableDeclarer | None = None
     """None: topic configs make no tables."""
     refused: dict[str, str] = field(default_factory=dict)
-    """By topic, why its configs made no table in the newest turn."""
+    """Reasons by topic: why its configs made no table in the newest turn."""
     _failed: set[str] = field(default_factory=set)
     """Tables of which a round has failed."""
     _due: dict[str, float] = field(default_factory=dict)

@@ -34,7 +34,7 @@ class Condition(enum.Enum):
     STOPPED = "stopped"
     """It cannot be continued without a user's decision: the reason says why."""
     BLOCKED = "blocked"
-    """Another table is in its way: it goes on by itself once that one is gone. The reason says which."""
+    """Another table is in its way: it continues by itself once that one is gone. The reason says which."""
     DETACHED = "detached"
     """Its topic was deleted, and a user keeps the table as it is: it gets no more records."""
 

@@ -1,4 +1,4 @@
-"""Where a snapshot has the offsets of its commit: in its summary, or, if there are many, in its manifest list.
+"""The offsets of a snapshot's commit are in its summary, or, if there are many, in its manifest list.
 
     summary        headrace.offsets      the offsets, as text
                    headrace.offsets-in   `manifest-list`: they are in the header of that file, under the first name
@@ -48,7 +48,7 @@ class WithOffsets(_SnapshotProducer[Any]):
     offsets: Mapping[int, TablePosition]
 
     def _commit(self) -> UpdatesAndRequirements:
-        """As pyiceberg's, which gives no way to write more into the header of the manifest list."""
+        """Commit as pyiceberg does, which gives no way to write more into the header of the manifest list."""
         metadata, branch = self._transaction.table_metadata, self._target_branch
         assert branch is not None, "offsets are those of a branch"
         manifests, sequence_number = self._manifests(), metadata.next_sequence_number()

@@ -1,4 +1,4 @@
-"""The turns of tables: each round has a share of time, and one that takes longer goes on next to the other tables.
+"""The turns of tables: each round has a share of time, and one that takes longer runs next to the other tables.
 
     a table's turn -> its round ends within the share    -> the next table
                    -> it does not                        -> the next table meanwhile; at most LONG_MAX rounds like this
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 SHARE_SECONDS = 10.0
 LONG_MAX = 1
-"""Rounds that go on next to the turns: each has a chunk in memory."""
+"""Rounds that run next to the turns: each has a chunk in memory."""
 
 
 @dataclass(slots=True)
@@ -36,20 +36,22 @@ class TableTurns:
     _began: dict[str, float] = field(default_factory=dict)
     _rests_until: dict[str, float] = field(default_factory=dict)
     _errors: list[BaseException] = field(default_factory=list)
-    """Errors of rounds that went on behind their share."""
+    """Errors of rounds that took longer than their share."""
 
     def may_begin(self, name: str) -> bool:
         """Return whether the table has no round, and need not rest."""
         return name not in self._running and self._rests_until.get(name, 0.0) <= self.clock.monotonic()
 
     async def take(self, name: str, step: Callable[[], Awaitable[bool]]) -> bool:
-        """Return what the step returns; False if it goes on behind the share."""
+        """Return what the step returns; False if it takes longer than the share."""
         if self._errors:
             raise self._errors.pop()
         task = self._running[name] = asyncio.ensure_future(self._timed(name, step))
         if not await self._within(task):
             task.add_done_callback(self._note)
-            logger.warning("a round takes long, other tables go on: table=%s seconds=%.0f", name, self.share_seconds)
+            logger.warning(
+                "a round takes long, other tables have their turns: table=%s seconds=%.0f", name, self.share_seconds
+            )
             while len(self._running) > LONG_MAX:
                 await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
             return False
@@ -83,7 +85,7 @@ class TableTurns:
         return began is not None and self.clock.monotonic() - began >= self.share_seconds
 
     def long(self) -> dict[str, float]:
-        """Return the seconds of each round that goes on behind its share."""
+        """Return the seconds of each round that takes longer than its share."""
         now = self.clock.monotonic()
         return {name: now - began for name, began in self._began.items() if self.is_over(name)}
 

@@ -286,7 +286,7 @@ class TableWorker:
         return TableRound(Condition.FOLLOWING, "", made.outcome, made_of.records, missing, lag=left, has_more=has_more)
 
     async def _pause(self, name: str, look: TableLook, reason: str) -> TableRound:
-        """Say in the table why it cannot go on; a user resumes it."""
+        """Say in the table why it cannot continue; a user resumes it."""
         reason = reason[:REASON_CHARACTERS_MAX]
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)

@@ -53,7 +53,7 @@ class AppendTask(NamedTuple):
 
     @contextmanager
     def formats(self) -> Iterator[ValueFormats]:
-        """What opens values, in a process of the task."""
+        """Yield what opens values, in a process of the task."""
         formats = ValueFormats(self.registry_url, OpeningPool(size=1))
         try:
             yield formats

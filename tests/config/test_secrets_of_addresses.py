@@ -40,7 +40,7 @@ SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg", "pgsql", "sqlite
 
 
 def _told(call: Callable[[], object]) -> str:
-    """What a log with its traceback would have of the error of a call; nothing if there is none."""
+    """Return what a log with its traceback would have of the error of a call; nothing if there is none."""
     error: BaseException | None = None
     try:
         call()

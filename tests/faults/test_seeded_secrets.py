@@ -197,7 +197,7 @@ def _use(planted: Planted, evidence: Evidence) -> None:
 
 
 def _login(planted: Planted, evidence: Evidence) -> None:
-    """With the right password and with a wrong one."""
+    """Log in with the right password and with a wrong one."""
     login = {
         "bootstrap.servers": planted.client,
         "security.protocol": "SASL_SSL",

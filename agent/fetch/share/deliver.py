@@ -160,7 +160,7 @@ def _without_aborted(
 
 
 def _done(acquired: Sequence[AcquiredRange], gone: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the acquired offsets that no member has to acknowledge, ascending, each once; the last range goes on past
+    """Return the acquired offsets that no member has to acknowledge, ascending, each once; the last range ends past
     what was acquired as far as there are no records.
     """
     done: list[OffsetRange] = []

@@ -120,7 +120,7 @@ class SlowReader:
 
 
 async def _probe(target: AttackedAgent) -> list[float | None]:
-    """How long each request for Metadata takes; None: 10 seconds."""
+    """Seconds that each request for Metadata takes; None: 10 seconds."""
     found: list[float | None] = []
     ask = request(METADATA, 1, struct.pack(">i", -1))
     reader, writer = await asyncio.open_connection(*target.kafka)

@@ -110,7 +110,7 @@ class ValueOpener(Protocol):
 
 
 class Cut(NamedTuple):
-    """The record at which a partition waits. `reason` empty: it goes on in the next commit."""
+    """The record at which a partition waits. `reason` empty: the next commit continues there."""
 
     offset: int
     reason: str = ""
@@ -168,10 +168,10 @@ class ChunkOpener:
     _table: pa.StructType = field(init=False)
     _columns: pa.StructType = field(init=False)
     _room: dict[int, _Room] = field(default_factory=dict)
-    """By shape, which is kept alive."""
+    """Room by shape, which is kept alive."""
     _room_parts: int = 0
     _is_begun: bool = False
-    """Whether a record of the chunk was opened: each chunk goes on by one at least."""
+    """Whether a record of the chunk was opened: each chunk has one at least."""
     _misfits: Misfits = field(default_factory=Misfits)
 
     def __post_init__(self) -> None:

@@ -96,7 +96,7 @@ def test_a_record_that_takes_too_long_is_the_only_dead_letter(pool: OpeningPool)
     ]
 
 
-def test_a_chunk_of_such_records_ends_and_goes_on(pool: OpeningPool) -> None:
+def test_a_chunk_of_such_records_ends_and_the_next_one_begins(pool: OpeningPool) -> None:
     opener = by_schema(pool, budget=Budget(chunk=0.0))
     chunk = raw(FITS, ENDLESS, ENDLESS, FITS)
     pool.remember((opener._topic, 0, 1), "opening the value takes too long")

@@ -144,7 +144,7 @@ async def test_limits_lose_and_double_no_record(
 
 
 def _rows_only(self: Any, name: str, look: Any, opened: OpenedChunk) -> OpenedChunk:
-    """The offsets go on as if each row behind the cut were there."""
+    """The offsets rise as if each row behind the cut were there."""
     made = _limited(self, name, look, opened)
     return OpenedChunk(made.columns, made.rows, opened.dead, opened.cuts)
 

@@ -35,7 +35,7 @@ class Rounds:
         return [n for n in names if self.turns.may_begin(n) and await self.turns.take(n, partial(self.round, n))]
 
 
-async def test_a_long_round_goes_on_next_to_the_others() -> None:
+async def test_a_long_round_runs_next_to_the_others() -> None:
     rounds = Rounds("slow")
     assert await rounds.clock.run(rounds.turn("slow", "a", "b")) == ["a", "b"]
     assert rounds.turns.long().keys() == {"slow"}

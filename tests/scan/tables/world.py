@@ -142,7 +142,7 @@ class Tables:
         await self.create_as_told(topic, values, layout)
 
     async def create_as_told(self, topic: str, values: Sequence[str], layout: Sequence[str] = (), **more: Any) -> None:
-        """As the command: `more` as Values."""
+        """Create it as the command does: `more` as Values."""
         world, made = self.world, Values(**dict(zip(Values._fields, values, strict=False)) | more)
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         image = (await load_image(world.postgres)).topics_by_name[topic]

@@ -143,7 +143,7 @@ class ModelPartition:
         self._advance()
 
     def _shrink(self, member: str) -> None:
-        """What a member still has of its first delivery is the whole of it."""
+        """Take what a member still has of its first delivery for the whole of it."""
         runs: list[list[Record]] = []
         last: tuple[int, Record] | None = None
         for offset in sorted(self.records):
