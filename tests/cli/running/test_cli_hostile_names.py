@@ -80,6 +80,7 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "tables pause": ((f"t{BAD}", *OF_SERVER), False),
     "tables resume": ((f"t{BAD}", *OF_SERVER), False),
     "tables drop": ((f"t{BAD}", "--yes", *OF_SERVER), False),
+    "tables detach": ((f"t{BAD}", *OF_SERVER), False),
     "damage list": (OF_SERVER, False),
     "damage repair": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "damage skip": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),

@@ -138,6 +138,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def topic_goes(self, name: str) -> None:
         self.world.topics.delete(name)
+        self.world.perform(self.world.group.metadata_changed(self.world.now, MetadataImage()))
 
     # -- what must always hold
 
