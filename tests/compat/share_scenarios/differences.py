@@ -21,6 +21,7 @@ _ADDED = "a share group with `latest`, and a partition that is added"
 _ALTERED = "AlterShareGroupOffsets beyond the end of the log, or below 0"
 _DESCRIBED = "share groups: what is described"
 _FORMER = "an acknowledgement after AlterShareGroupOffsets"
+_HALVES = "half of a delivery of records that failed"
 _LOCKS = "`share.partition.max.record.locks` of a group"
 _MARKERS = "markers of transactions in a share group"
 _ONE_CONNECTION = "ShareFetch and ShareAcknowledge at an agent that is not the leader"
@@ -56,6 +57,7 @@ DOCUMENTED: dict[str, dict[str, Difference]] = {
     "groups_of_other_types": {
         "share fetch": Difference("UNKNOWN_SERVER_ERROR", "refused: GROUP_ID_NOT_FOUND", _UNKNOWN),
     },
+    "poison_by_record_limit": {"delivery 4": Difference("0-7x4", "0-3x4", _HALVES)},
     "locks_of_a_partition": {
         "fetch 2": Difference("60-119x1", "60-99x1", _LOCKS),
         "fetch 3": Difference("120-179x1", "nothing", _LOCKS),
