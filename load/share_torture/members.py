@@ -22,7 +22,7 @@ RELEASED = 97
 
 PAUSE_SECONDS = (1.0, 9.0)
 LOCK_MS = 5_000
-"""Of the group's records."""
+"""Lock duration of the group's records."""
 
 
 class Got(NamedTuple):
@@ -134,7 +134,7 @@ class ShareMembers:
             self._listening.append(asyncio.create_task(self._listen(process)))
 
     def strike(self) -> str:
-        """End one, without a word or in good order, or pause one for longer than a lock. Return which."""
+        """Kill one, stop one in good order, or pause one, perhaps for longer than a lock. Return which."""
         at, kind = self._rng.randrange(len(self._running)), self._rng.choice(("kill", "stop", "pause"))
         process = self._running[at] if kind == "pause" else self._running.pop(at)
         if kind == "pause":

@@ -79,6 +79,6 @@ DOCUMENTED: dict[str, dict[str, Difference]] = {
     "partition_is_added": {"the new partition's first records": Difference("nothing", "0-2x1", _ADDED)},
     "isolation_changes": {"acquire after the abort": Difference("3-5x1", "3-4x1", _MARKERS)},
 }
-"""By scenario and step."""
+"""Differences by scenario and step."""
 DOCUMENTED_OF_CONSUMERS = {"theCallbackHearsOfMarkers": _MARKERS}
 """Scenarios of ShareConsumerScenarios.java that fail on Headrace, and the rows that say why."""

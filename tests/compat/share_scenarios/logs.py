@@ -72,7 +72,7 @@ def partition_is_added(scene: Scene) -> Iterator[Row]:
 
 
 def isolation_changes(scene: Scene) -> Iterator[Row]:
-    """Change to read_committed during an open transaction: fetches wait, and go on after its end."""
+    """Change to read_committed during an open transaction: fetches wait until its end."""
     transaction = scene.server.begin_transaction(scene.group)
     for number in range(3):
         transaction.produce(scene.topic, f"open-{number}", partition=0)
