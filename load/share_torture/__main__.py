@@ -1,9 +1,9 @@
 """`make torture-shares SECONDS=180 [SEED=n]`: Java's share consumers while agents, links and Postgres suffer faults.
 
-A producer writes numbered records. Members accept them, one of 97 after a release; members are killed, stop and come
-again. Checked (X12): no record is delivered and accepted after its acceptance was answered; each acknowledged record is
-accepted, or it is not known what became of its acceptance, or its attempts are used up; and in the end the group has
-done everything.
+A producer writes numbered records. Members accept them, one of 97 after a release; members are killed, paused, stop and
+come again. Checked (X12): no record is delivered and accepted after its acceptance was answered; each acknowledged
+record is accepted, or it is not known what became of its acceptance, or its attempts are used up; and in the end the
+group has done everything.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -19,8 +20,9 @@ RELEASED = 97
 """Members release a record once if its value is divisible by this."""
 
 
+PAUSE_SECONDS = (1.0, 9.0)
 LOCK_MS = 5_000
-"""Of the group's records."""
+"""Lock duration of the group's records."""
 
 
 class Got(NamedTuple):
@@ -132,14 +134,22 @@ class ShareMembers:
             self._listening.append(asyncio.create_task(self._listen(process)))
 
     def strike(self) -> str:
-        """End one: without a word, or in good order. Return which."""
-        process = self._running.pop(self._rng.randrange(len(self._running)))
-        if self._rng.random() < 0.5:
+        """Kill one, stop one in good order, or pause one, perhaps for longer than a lock. Return which."""
+        at, kind = self._rng.randrange(len(self._running)), self._rng.choice(("kill", "stop", "pause"))
+        process = self._running[at] if kind == "pause" else self._running.pop(at)
+        if kind == "pause":
+            process.send_signal(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(self._rng.uniform(*PAUSE_SECONDS), self._resume, process)
+        elif kind == "kill":
             process.kill()
-            return "kill member"
-        assert process.stdin is not None
-        process.stdin.close()
-        return "stop member"
+        else:
+            assert process.stdin is not None
+            process.stdin.close()
+        return f"{kind} member"
+
+    def _resume(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
+            process.send_signal(signal.SIGCONT)
 
     @property
     def ended(self) -> list[int]:
@@ -152,4 +162,4 @@ class ShareMembers:
         async for line in process.stdout:
             self._heard.hear(line.decode().rstrip(), has)
         if await process.wait():  # it was killed: it may have accepted these, and heard nothing or said nothing
-            self._heard.unsure.update(has)
+            self._heard.unsure.update(has.keys())

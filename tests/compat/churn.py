@@ -41,7 +41,7 @@ class Seen:
     """What all members of the group saw. Use it under `lock`."""
 
     offsets: list[list[int]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    """Offsets by partition, in the order of reading."""
+    """Offsets of each partition, in the order of reading."""
     refused: Counter[str] = field(default_factory=Counter)
     """Commits, by the name of the error."""
     commits: int = 0

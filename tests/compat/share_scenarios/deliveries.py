@@ -97,7 +97,7 @@ def locks_end_until_the_limit(scene: Scene) -> Iterator[Row]:
 
 
 def leave_without_closing_the_session(scene: Scene) -> Iterator[Row]:
-    """Leave the group and continue in the share session."""
+    """Leave the group and continue the share session."""
     scene.produce(3)
     with scene.member() as member, scene.member() as other:
         member.join(scene.topic)

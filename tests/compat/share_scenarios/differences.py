@@ -80,10 +80,5 @@ DOCUMENTED: dict[str, dict[str, Difference]] = {
     "isolation_changes": {"acquire after the abort": Difference("3-5x1", "3-4x1", _MARKERS)},
 }
 """Differences by scenario and step."""
-DOCUMENTED_OF_CONSUMERS = {
-    "suspectsOfADefaultLimit": _HALVES,
-    "suspectsOfARaisedLimit": _HALVES,
-    "suspectsOfAnOddCount": _HALVES,
-    "theCallbackHearsOfMarkers": _MARKERS,
-}
+DOCUMENTED_OF_CONSUMERS = {"theCallbackHearsOfMarkers": _MARKERS}
 """Scenarios of ShareConsumerScenarios.java that fail on Headrace, and the rows that say why."""

@@ -63,7 +63,7 @@ def renew(first: int, last: int) -> Acknowledgement:
 
 class RawMember:
     """Fetches and acknowledges over one connection to the first address. Use it with `with`: the connection ends there,
-    without a word to the group.
+    and the member does not leave the group.
 
     The fields may be changed between requests.
     """

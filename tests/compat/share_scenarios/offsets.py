@@ -90,7 +90,7 @@ def altered_offset_is_read(scene: Scene) -> Iterator[Row]:
 
 
 def clients_that_left_still_ask(scene: Scene) -> Iterator[Row]:
-    """Alter and delete offsets while a client that left the group still asks."""
+    """Alter and delete offsets while a client that left the group continues its session."""
     scene.produce(10)
     with scene.member() as member:
         member.join(scene.topic)

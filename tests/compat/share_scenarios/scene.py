@@ -1,4 +1,4 @@
-"""The place of a scenario: a server, a new topic and a new group; and the requests about groups that tools send.
+"""A server, a new topic and a new group for a scenario, and the requests about groups that tools send.
 
 Place: the argument of each scenario.
 Invariant: no two scenarios share a topic or a group, so they may run at the same time.
