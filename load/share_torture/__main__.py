@@ -99,11 +99,13 @@ async def torture(seed: int, seconds: float, workload: ShareWorkload, gap_s: flo
         async with ShareMembers(workload.consumers, directory, rng, heard) as members:
             await members.start(cluster.bootstrap, GROUP, TOPIC)
             writing = asyncio.create_task(asyncio.to_thread(writer.run))
-            await _begun(heard, 10 * workload.consumers)
-            striking = asyncio.create_task(_strike_members(members, cluster, rng))
-            await cluster.run(schedule(seed, seconds, gap_s=gap_s))
-            striking.cancel()
-            writer.is_over = True
+            try:
+                await _begun(heard, 10 * workload.consumers)
+                striking = asyncio.create_task(_strike_members(members, cluster, rng))
+                await cluster.run(schedule(seed, seconds, gap_s=gap_s))
+                striking.cancel()
+            finally:
+                writer.is_over = True  # else its thread would never end
             await writing
             await members.start(cluster.bootstrap, GROUP, TOPIC)
             problems = await _settle(cluster, writer, heard)
