@@ -163,7 +163,7 @@ def _fit_list(type_: pa.ListType) -> Fit:
 
 
 def _scalar(value: Any, type_: pa.DataType) -> object:
-    """The value itself: bool, int, float and str are what Arrow takes."""
+    """The value as Arrow takes it: bool, int, float or str."""
     kind = type(value)
     if pa.types.is_boolean(type_):
         fits = kind is bool
@@ -179,7 +179,7 @@ def _scalar(value: Any, type_: pa.DataType) -> object:
         fits = False
     if not fits:
         raise _Misfit(f"{json_text(value)} is no {type_}")
-    return value
+    return float(value) if pa.types.is_float64(type_) else value  # Arrow takes no integer above 2^53 there
 
 
 def _timestamp(value: Any, type_: pa.DataType) -> object:

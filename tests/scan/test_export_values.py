@@ -105,6 +105,10 @@ def test_the_row_of_an_offset_is_its_record(sample: list[bytes | None], later: l
     check(sample, later)
 
 
+def test_a_large_integer_next_to_a_fraction_is_a_number() -> None:
+    check([b'{"a": [9007199254740994, 1.5]}'], [b'{"a": [18014398509481984]}'])
+
+
 def test_a_value_that_is_parsed_with_the_next_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: of a value with two objects the first is taken."""
     monkeypatch.setattr(export_values, "parse_object", lambda value: json.JSONDecoder().raw_decode(value.decode())[0])
