@@ -80,7 +80,7 @@ def test_a_dump_is_recorded_and_can_be_restored(
 def test_only_this_user_reads_a_dump_and_sees_its_passwords(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With any umask, and with a file that is left of a killed run. The arguments of a process are public."""
+    """It holds with any umask, and with a file of a killed run. The arguments of a process are public."""
     programs, seen = tmp_path / "bin", tmp_path / "seen"
     programs.mkdir()
     fake = programs / "pg_dump"

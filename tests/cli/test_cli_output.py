@@ -69,7 +69,7 @@ def test_lines_of_others_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("console", [PlainConsole, Console])
 def test_a_screen_shows_names_as_text(console: type[Console]) -> None:
-    """Also if another console draws it."""
+    """Another console may draw it."""
     names = ("[/x]", "[link=https://a.example]billing[/link]", BAD)
     sample = Sample(0, 0.0, {("t", 0): 10}, {name: {("t", 0): 1} for name in names}, {})
     out = io.StringIO()

@@ -73,7 +73,7 @@ def test_a_mistyped_address_is_not_repeated_with_its_password(form: str) -> None
     "name", sorted({*SECRETS, "metastore.url", "tables.catalog.uri", "tables.schema.registry.url"})
 )
 def test_no_setting_with_a_secret_is_repeated_by_its_error(name: str) -> None:
-    """Also where it is written as another setting would be, or refers to nothing."""
+    """It may be written as another setting would be, or refer to nothing."""
     for scheme in SCHEMES:
         for form in (*MALFORMED, "S3CRET", "${file:/nowhere/S3CRET", "${env:S3CRET", "${S3CRET}", "a,S3CRET,,"):
             value = form.format(scheme=scheme) if "{scheme}" in form else form

@@ -69,7 +69,7 @@ class SlowReader:
         self.closed = self.read = 0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Attack until it is cancelled."""
         while True:
             with contextlib.suppress(OSError, EOFError):
                 await self._one()

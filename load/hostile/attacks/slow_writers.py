@@ -40,7 +40,7 @@ class SlowWriter:
         self.closed = 0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Attack until it is cancelled."""
         version, size = SIZES[self._api_key]
         while True:
             with contextlib.suppress(OSError):

@@ -78,8 +78,9 @@ def main(argv: list[str]) -> int:
         asked = msgspec.msgpack.decode(frame.message, type=OpeningRequest)
         watch = TimedWatch(progress, asked)
         try:
-            opened_by = formats.setdefault(asked.registry_url, ValueFormats(asked.registry_url))
-            answer, schema, rows = _answer(asked, frame, opened_by, watch)
+            if asked.registry_url not in formats:
+                formats[asked.registry_url] = ValueFormats(asked.registry_url)
+            answer, schema, rows = _answer(asked, frame, formats[asked.registry_url], watch)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except HeadraceError as error:

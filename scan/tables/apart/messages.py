@@ -38,7 +38,7 @@ class OpeningRequest(msgspec.Struct, frozen=True):
     registry_url: str
     tolerance: str
     record_seconds: float
-    """CPU seconds for one record; SECONDS_PER_BYTE of process.py are on top."""
+    """CPU seconds for one record; SECONDS_PER_BYTE of child.py are on top."""
     chunk_seconds: float
     """CPU seconds after which the rest of the rows is for the next chunk."""
     wants_reasons: bool = False

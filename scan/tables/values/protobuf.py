@@ -78,7 +78,7 @@ class ProtobufSchema:
         """
         self._name = name
         self.parts = 1
-        """Of its messages that were opened, with those inside them."""
+        """Parts of its messages that were opened, with those inside them."""
         self._pool = DescriptorPool()
         self._messages: dict[tuple[int, ...], ProtobufMessage | SchemaError] = {}
         try:

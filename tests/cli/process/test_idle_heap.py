@@ -82,7 +82,7 @@ def leave_pieces() -> None:
 
 
 def test_a_merge_leaves_pieces_that_are_given_back() -> None:
-    """In a separate process: the heap of a long test run has holes already."""
+    """Run it in a separate process: the heap of a long test run has holes already."""
     code = "from tests.cli.process.test_idle_heap import leave_pieces; leave_pieces()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 

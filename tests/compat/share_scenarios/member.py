@@ -81,7 +81,7 @@ class RawMember:
         self.acquire_mode = BATCH_OPTIMIZED
         self.is_renewing = False
         self.lock_ms = 0
-        """Of the last answer to a fetch."""
+        """Lock duration of the last answer to a fetch."""
         self._server = server
         self._client = ClientConfig(server.addresses, "raw-member", int(PATIENCE_SECONDS) * 1000)
         self._connection: socket.socket | None = None
