@@ -98,7 +98,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; 1 if every agent has exited."""
-    os.umask(0o077)  # also for the processes that it starts
+    before = os.umask(0o077)  # also for the processes that it starts
+    try:
+        return _run(args)
+    finally:
+        os.umask(before)
+
+
+def _run(args: argparse.Namespace) -> int:
     load_code()  # while Postgres starts
     if args.port is not None:
         if vars(args).get(f"{PREFIX}listeners"):

@@ -179,10 +179,26 @@ async def metastore(metastore_url: str, request: pytest.FixtureRequest) -> Async
     await store.close()
 
 
+@pytest.fixture(autouse=True)
+def _process_as_it_was() -> Iterator[None]:
+    """A command that a test runs in its own process leaves the mask of modes and the folder as they were: the next
+    tests of this process would meet them.
+    """
+    before = _mask_and_folder()
+    yield
+    assert _mask_and_folder() == before
+
+
 @pytest.fixture
 def fake_clock() -> ManualClock:
     """Time that only this test moves."""
     return ManualClock()
+
+
+def _mask_and_folder() -> tuple[str, str]:
+    """Read, because os.umask can only be asked by changing it, for every thread."""
+    status = Path("/proc/self/status").read_text()
+    return status.partition("Umask:")[2].partition("\n")[0].strip(), os.getcwd()
 
 
 def _run(server: EmbeddedPostgres, sql: str) -> None:

@@ -211,6 +211,7 @@ def test_what_no_request_can_carry_is_a_usage_error(words: list[str], capsys: py
 
 
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process is left as it was: its mask of modes is the command's for as long as it runs."""
     (tmp_path / "file").touch()
     assert main(["dev", "--data-dir", str(tmp_path / "file")]) == 1
     assert capsys.readouterr().err == f"error: cannot create the data directory: {tmp_path}/file: Not a directory\n"
