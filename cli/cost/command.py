@@ -21,10 +21,10 @@ from headrace.cli.plain_console import PlainConsole
 from headrace.storage.errors import InvalidError
 
 DESCRIPTION = """\
-What a workload needs of machines, bucket and Postgres, and what that costs in a month, next to Kafka in three zones
-and a managed Kafka. Constants were measured (cli/cost/constants.toml names each run), prices have a date and a source
-(cli/cost/prices.toml). Right within a factor of two: measure your own load before you decide. Kafka keeps all copies
-on its disks here; with tiered storage its line `storage` is nearer to Headrace's.
+What a workload needs of machines, bucket and Postgres, and what that costs in a month, next to Kafka in three zones,
+the same Kafka with tiered storage (KIP-405), and a managed Kafka. Constants were measured (cli/cost/constants.toml
+names each run), prices have a date and a source (cli/cost/prices.toml). Right within a factor of two: measure your own
+load before you decide.
 
   headrace cost --write-mib-s 100 --fanout 3 --retention-days 7
   headrace cost --write-mib-s 10 --fanout 3 --plot cost.svg
@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.retention_days,
         metavar="N",
         help="how long records are kept",
+    )
+    parser.add_argument(
+        "--local-retention-hours",
+        type=_not_negative,
+        default=default.local_retention_hours,
+        metavar="N",
+        help="how long Kafka with tiered storage keeps records on its disks (24)",
     )
     parser.add_argument(
         "--batch-kib", type=_positive, default=default.batch_kib, metavar="N", help="producers' batches"
@@ -77,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         write_mib_s=args.write_mib_s,
         fanout=args.fanout,
         retention_days=args.retention_days,
+        local_retention_hours=args.local_retention_hours,
         batch_kib=args.batch_kib,
         partitions=max(1, args.partitions),
         early_flushes_s=args.early_flushes,

@@ -1,12 +1,12 @@
 """What a workload needs, and what that costs: sums over measured constants and prices. Pure.
 
     Workload ──needs──> Needs (requests, bytes, cores of Headrace)
-        └──bills──> Bill of Headrace, of Kafka in three zones, of a managed Kafka
+        └──bills──> Bill of Headrace, of Kafka in three zones, of the same with tiered storage, of a managed Kafka
 
 Place: command.py prints it. Constants and prices come from files (data.py).
 Invariant: every number is a constant, a price, the workload's, or a setting's default; nothing is fitted here.
-What is not in the sums: replays of old records, swaps of extents by compaction in Postgres, tiered storage of Kafka,
-backups, load balancers, monitoring, people.
+What is not in the sums: replays of old records, swaps of extents by compaction in Postgres, backups, load balancers,
+monitoring, people.
 Units: GB is 10^9 bytes, MiB 2^20; a month has 730 hours.
 """
 
@@ -36,6 +36,8 @@ SHARD_FOLLOWERS = 3
 """Agents that follow a commit shard whether their clients read it or not (decisions/0087)."""
 HEARTBEAT_SECONDS = 5.0
 """group.consumer.heartbeat.interval.ms."""
+TIERED_SEGMENT_BYTES, TIERED_PUTS_PER_SEGMENT = 2**30, 3
+"""segment.bytes of Kafka, and the objects that a plugin of KIP-405 writes for one: log, indexes, manifest."""
 LEVEL0_SECONDS = 75 * 60
 """How long a flushed file stays although its records are merged."""
 
@@ -48,6 +50,8 @@ class Workload:
     write_mib_s: float
     fanout: float = 1.0
     retention_days: float = 7.0
+    local_retention_hours: float = 24.0
+    """How long Kafka with tiered storage keeps records on its disks, too: its local.retention.ms."""
     batch_kib: float = 64.0
     partitions: int = 100
     zones: int = 3
@@ -196,7 +200,8 @@ def early_flush_bill(need: Needs, prices: Prices) -> float:
 
 
 def bills(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
-    """Headrace, Kafka on machines in three zones with consumers that read in their zone, and the same managed."""
+    """Headrace; Kafka on machines in three zones with consumers that read in their zone, without tiered storage and
+    with it; and the first of the two managed."""
     return [_headrace(needs(workload, measured), prices), *_kafkas(workload, measured, prices)]
 
 
@@ -221,7 +226,7 @@ def _headrace(need: Needs, prices: Prices) -> Bill:
 
 def _kafkas(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
     brokers = max(3, math.ceil(workload.write_mib_s * MIB / 1e6 / measured.value("kafka_mb_s_per_broker")))
-    disk_gb = workload.write_gb_s * workload.retention_days * DAY_SECONDS * KAFKA_COPIES / DISK_SHARE
+    disk_gb = _kafka_disk_gb(workload, workload.retention_days * 24)
     month_gb = workload.write_gb_s * MONTH_SECONDS
     produced = month_gb * 2 / 3 * prices.value("zone_gb")
     copied = month_gb * (KAFKA_COPIES - 1) * prices.value("zone_gb")
@@ -230,9 +235,22 @@ def _kafkas(workload: Workload, measured: Constants, prices: Prices) -> list[Bil
         "storage": disk_gb * prices.value("disk_gb_month"),
         "between zones": produced + copied,
     }
+    remote_gb = workload.write_gb_s * workload.retention_days * DAY_SECONDS
+    local_hours = min(workload.local_retention_hours, workload.retention_days * 24)
+    local_gb = _kafka_disk_gb(workload, local_hours)
+    segments_s = workload.write_mib_s * MIB / TIERED_SEGMENT_BYTES
+    tiered = own | {
+        "storage": local_gb * prices.value("disk_gb_month") + remote_gb * prices.value("object_gb_month"),
+        "requests": dollars_per_month(segments_s * TIERED_PUTS_PER_SEGMENT, prices.value("put_1000")),
+    }
     managed = {
         "machines": brokers * prices.value("managed_broker_hour") * MONTH_HOURS,
         "storage": disk_gb * prices.value("managed_disk_gb_month"),
         "between zones": produced,  # the provider does not charge for copies
     }
-    return [Bill("Kafka, three zones", own), Bill("Kafka, managed", managed)]
+    return [Bill("Kafka, three zones", own), Bill("Kafka, tiered", tiered), Bill("Kafka, managed", managed)]
+
+
+def _kafka_disk_gb(workload: Workload, hours: float) -> float:
+    """Return the disks of all copies of so many hours."""
+    return workload.write_gb_s * hours * 3600 * KAFKA_COPIES / DISK_SHARE

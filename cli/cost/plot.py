@@ -21,7 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 600, 50, 380
 DECADES = 4
 STEPS_PER_DECADE = 8
 LABEL_HEIGHT = 18
-COLOURS = ("#0b6e99", "#c2571a", "#7a4fa3")
+COLOURS = ("#0b6e99", "#c2571a", "#5a7d2a", "#7a4fa3")
 STYLE = """\
 text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd } .line { fill: none; stroke-width: 2.5 }
 .here { stroke: #222; stroke-dasharray: 4 4 } .title { font-weight: bold }

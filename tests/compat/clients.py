@@ -150,12 +150,13 @@ def _kcat(arguments: list[str], stdin: str = "") -> str:
     command = ["kcat", "-F", str(EXAMPLES / "kcat" / "kcat.conf"), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
+    assert "CONFWARN" not in done.stderr
     return done.stdout
 
 
 def _kcat_produce(bootstrap: str, topic: str, count: int) -> None:
     lines = "".join(f"{key.decode()}\t{value.decode()}\n" for key, value in pairs("kcat", count))
-    _kcat(["-P", "-b", bootstrap, "-t", topic, "-K", "\t"], lines)
+    _kcat(["-P", "-X", "enable.idempotence=true", "-b", bootstrap, "-t", topic, "-K", "\t"], lines)
 
 
 def _kcat_consume(bootstrap: str, topic: str, count: int) -> list[str]:

@@ -100,7 +100,7 @@ def test_more_early_flushes_than_lingers_are_more_files() -> None:
 
 
 def test_kafkas_bill_by_hand() -> None:
-    _, own, managed = bills(Workload(write_mib_s=20, retention_days=1), ROUND, ONE)
+    _, own, tiered, managed = bills(Workload(write_mib_s=20, retention_days=1, local_retention_hours=6), ROUND, ONE)
     month_gb = 20 * MIB / GB * MONTH_HOURS * 3600
     disk_gb = 20 * MIB / GB * 86_400 * 3 / 0.7
     assert own.parts == {
@@ -108,7 +108,20 @@ def test_kafkas_bill_by_hand() -> None:
         "storage": pytest.approx(disk_gb),
         "between zones": pytest.approx(month_gb * (2 / 3 + 2)),
     }
+    assert tiered.parts == own.parts | {
+        "storage": pytest.approx(disk_gb / 4 + 20 * MIB / GB * 86_400),
+        "requests": pytest.approx(20 / 1024 * 3 * MONTH_HOURS * 3600 / 1000),
+    }
     assert managed.parts["between zones"] == pytest.approx(month_gb * 2 / 3), "copies are free there"
+
+
+def test_tiered_storage_never_keeps_more_on_disks_than_the_retention() -> None:
+    tiered, own = (
+        bills(Workload(write_mib_s=20, retention_days=1, local_retention_hours=48), ROUND, ONE)[place]
+        for place in (2, 1)
+    )
+    once = 20 * MIB / GB * 86_400
+    assert tiered.parts["storage"] == pytest.approx(own.parts["storage"] + once)
 
 
 @given(
