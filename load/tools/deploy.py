@@ -1,6 +1,6 @@
 """Programs that check deploy/: `make deploy-tools` installs them; without them the checks are skipped by name.
 
-Place: apart from load/tools/__init__.py, because building them takes minutes: `make test` builds Helm only.
+Place: apart from load/tools/__init__.py, because building them takes minutes: `make test` installs Helm only.
 Invariant: as there: versions are pinned by go.mod, contents are checked by go.sum, all is below TOOLS.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from load.tools import helm_wheel
+from load.tools.helm_wheel import HELM
 from load.tools.installing import TOOLS, run
 from load.tools.tool import Tool
 
 HERE = Path(__file__).parent
 COMMAND = "make deploy-tools"
-HELM = TOOLS / "bin" / "helm"
 PROMTOOL = TOOLS / "bin" / "promtool"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
 COMPOSE = TOOLS / "bin" / "compose"
@@ -34,9 +35,9 @@ DEPLOY_TOOLS = {
         Tool(
             "helm",
             "renders the chart",
-            ("go",),
+            () if helm_wheel.IS_IN_WHEEL else ("go",),
             HELM.exists,
-            lambda: _build("helm.sh/helm/v3/cmd/helm", HELM),
+            helm_wheel.install,
             COMMAND,
         ),
         Tool(

@@ -55,9 +55,9 @@ class Environment:
         return run(command, cwd=cwd, environ=environ_without_repository(), stdin=stdin)
 
     @contextlib.contextmanager
-    def dev(self, cwd: Path) -> Iterator[DevPlaces]:
-        """`headrace dev`, ready."""
-        flags = ["--port", "0", "--http-port", "0", "--log-level", "warning"]
+    def dev(self, cwd: Path, *further: str) -> Iterator[DevPlaces]:
+        """`headrace dev` with further flags, ready."""
+        flags = ["--port", "0", "--http-port", "0", "--log-level", "warning", *further]
         process = subprocess.Popen(
             [str(self.place / "bin" / "headrace"), "dev", *flags],
             cwd=cwd,

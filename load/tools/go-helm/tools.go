@@ -1,6 +1,0 @@
-//go:build tools
-
-// The program that tests run, pinned by go.mod and checked against go.sum.
-package tools
-
-import _ "helm.sh/helm/v3/cmd/helm"
