@@ -1,8 +1,8 @@
 """The blocks of commands of docs/start and docs/operate, as they are written.
 
 Place: under walk.py, which runs them, and test_pages_walked.py, which checks that none is forgotten.
-Invariant: a block is found by its form: indented or between fences. It is one of commands if its language says so, or if
-one of its lines begins as a command does; so a new block cannot be left out.
+Invariant: a block is found by its form: indented or between fences. It is one of commands if its language says so, or
+if one of its lines begins as a command does; so a new block cannot be left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Walk the commands of docs/start and docs/operate, each page in a fresh cluster: `python -m tests.package.walk [PAGE]`.
+"""Walk the commands of docs/start and docs/operate, each page in a new cluster: `python -m tests.package.walk [PAGE]`.
 
 Place: test_pages_walked.py runs it in `make test-all`; beside it, test_instructions.py parses the lines of the START
 pages and runs README's.
-Invariant: each unit of a page is run as it is written, or NOT_RUN says why not. What a reader has to replace (an address,
-a folder, "…") is replaced by a place that exists, nothing else. Variables and the folder stay from one to the next.
-The report names what was run, and each unit that was not, with its reason.
+Invariant: each unit of a page is run as it is written, or NOT_RUN says why not. What a reader has to replace (an
+address, a folder, "…") is replaced by a place that exists, nothing else. Variables and the folder stay from one to the
+next. The report names what was run, and each unit that was not, with its reason.
 """
 
 from __future__ import annotations
