@@ -1,6 +1,6 @@
 """Walk the commands of docs/start and docs/operate, each page in a new cluster: `python -m tests.package.walk [PAGE]`.
 
-Place: test_pages_walked.py runs it in `make test-all`; beside it, test_instructions.py parses the lines of the START
+Place: test_pages_walked.py runs it in `make test-all`; test_instructions.py parses the lines of the START
 pages and runs README's.
 Invariant: each unit of a page is run as it is written, or NOT_RUN says why not. What a reader has to replace (an
 address, a folder, "…") is replaced by a place that exists, nothing else. Variables and the folder stay from one to the
@@ -145,7 +145,7 @@ def walk(page: Path, environment: Environment, folder: Path) -> Walked:
 
 
 class _Shell:
-    """What a reader has: a terminal whose variables and folder stay."""
+    """A terminal of a reader: variables and the folder stay from one command to the next."""
 
     def __init__(self, environment: Environment, places: DevPlaces, folder: Path) -> None:
         self._folder = folder / "reader"
