@@ -311,6 +311,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
+        if self._host.traffic is not None:
+            slot.sender = self._host.traffic.arrived(self._client, client_id, len(frame), now)
+            request.sender = slot.sender or request.sender
         if self._host.quotas is not None:
             self._muting.charge(slot, request, len(frame), self._host.quotas)
         try:
@@ -387,6 +390,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if slot.use is not None or slot.throttle_seconds:
             self._muting.settle(slot)
         self._replies.made(slot, self._host.clock.monotonic())
+        if slot.sender is not None:
+            slot.sender.got_answer(slot.reply_bytes)
         if slot.header.api_key == ApiKey.FETCH:
             self._memory.fetch_answered()
         self._schedule_flush()

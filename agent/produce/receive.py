@@ -274,6 +274,7 @@ class Receiver:
                 else:
                     self._refuse(verdict, pending, reply)
                     self._note(verdict, partition.records, (topic.topic_number, partition.index))
+        request.sender.sent_records(sum(arrival.header.record_count for arrival in arrivals))
         return Received(pending, arrivals, image.offset, frozenset(unread))
 
     def _denied(self, request: Request, name: str) -> bool:
