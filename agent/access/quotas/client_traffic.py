@@ -37,8 +37,10 @@ class ClientTraffic(Collector):
         """What is remembered of clients."""
         return self._heavy.in_use_bytes
 
-    def arrived(self, connection: ClientConnection, client_id: str | None, size_bytes: int, now: float) -> Client | None:
-        """A request of a client was read. None: it does not count."""
+    def sender(self, connection: ClientConnection, client_id: str | None, now: float) -> Client | None:
+        """Return what counts the requests of this connection with this client id, for about a second: later the pair
+        may have been forgotten. None: they do not count.
+        """
         if connection.is_link or connection.is_agent or not connection.is_known:
             return None
         user = _NOBODY if connection.principal is None else connection.principal.partition(":")[2]
@@ -48,9 +50,7 @@ class ClientTraffic(Collector):
             client_id = ""
         elif len(client_id) > SHOWN_CHARACTERS:
             client_id = shown(client_id)
-        client = self._heavy.client((user, client_id), now)
-        client.sent_request(size_bytes)
-        return client
+        return self._heavy.client((user, client_id), now)
 
     def collect(self) -> Iterator[Metric]:
         """Called by prometheus-client for every scrape."""

@@ -39,8 +39,9 @@ class CountedClients:
 
     def request(self, client_id: str, size_bytes: int, principal: str | None = None) -> None:
         connection = ClientConnection(1, "127.0.0.1:1", principal)
-        client = self.traffic.arrived(connection, client_id, size_bytes, self.now)
+        client = self.traffic.sender(connection, client_id, self.now)
         assert client is not None
+        client.sent_request(size_bytes)
         client.got_answer(10)
 
     def shown(self, name: str) -> dict[tuple[str, str], float]:
@@ -81,7 +82,7 @@ def test_agents_and_unknown_clients_do_not_count() -> None:
         ClientConnection(1, "a", is_agent=True),
         ClientConnection(1, "a", must_authenticate=True),
     ):
-        assert counted.traffic.arrived(connection, "x", 1, 0.0) is None
+        assert counted.traffic.sender(connection, "x", 0.0) is None
     assert counted.shown("requests") == {OTHERS: 0}
 
 
