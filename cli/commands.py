@@ -51,6 +51,7 @@ COMMANDS = (
     Command("users", "headrace.cli.users", "list, create, alter or delete users with passwords"),
     Command("acls", "headrace.cli.acls", "list, create or delete ACLs"),
     Command("quotas", "headrace.cli.quotas", "list, set or delete quotas"),
+    Command("clients", "headrace.cli.clients", "show which users and client ids send and get most"),
     Command("features", "headrace.cli.features", "show, raise or lower feature levels"),
     Command("transactions", "headrace.cli.transactions", "list, describe or abort transactions; find hanging ones"),
     Command("records", "headrace.cli.records", "produce, consume and delete records; show offsets"),
