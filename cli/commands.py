@@ -40,6 +40,7 @@ COMMANDS = (
     Command("compactor", "headrace.cli.compactor", "run background work: compaction, retention, deletion"),
     Command("storage", "headrace.cli.storage", "format metastore and bucket, or show their cluster"),
     Command("migrate", "headrace.cli.migrate", "create or upgrade the metastore"),
+    Command("postgres", "headrace.cli.postgres.command", "roles, database and standbys of Postgres, as commands"),
     Command("planners", "headrace.cli.planners", "let database roles plan scans, and nothing else"),
     Command("doctor", "headrace.cli.doctor.command", "look at everything a cluster depends on, and say what to change"),
     Command("backup", "headrace.cli.backup", "take or record a backup of Postgres"),

@@ -44,7 +44,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
 AREA = Area("postgres")
-DISK_FULL = "sqlstate=53100"
+DISK_FULL, DENIED = "sqlstate=53100", "sqlstate=42501"
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
 TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
 BULK_WRITE_BAD_S = 300.0
@@ -88,7 +88,8 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
     except HeadraceError as error:
-        return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
+        to_do = "headrace postgres setup" if DENIED in str(error) else "look into the server's log"
+        return [AREA.bad("ask", f"{address_of(settings)}: {error}", to_do)]
     finally:
         await pool.close()
     return [

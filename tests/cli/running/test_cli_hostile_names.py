@@ -100,6 +100,7 @@ NO_NAMES = {
     "storage rotate-zone-secret": "prints node ids", "storage seal-secrets": "prints counts",
     "storage grow-commit-shards": "prints numbers", "migrate": "prints migrations", "planners": "prints its own words",
     "backup": "prints what the operator recorded",
+    "postgres setup": "prints its own words", "postgres standby": "prints its own words",
     "users create": "asks for a password", "users alter": "asks for a password",
     "acls describe": "another name of acls list", "quotas create": "another name of quotas alter",
     "features list": "another name of features describe", "features alter": "as features upgrade",
