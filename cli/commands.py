@@ -47,6 +47,7 @@ COMMANDS = (
     Command("audit", "headrace.cli.audit", "compare the bucket with the metastore"),
     Command("damage", "headrace.cli.damage.command", "list damaged records, repair them, or go past them"),
     Command("topics", "headrace.cli.topics", "list, describe, create, alter or delete topics"),
+    Command("partitions", "headrace.cli.partitions.command", "check a partition that fails or is behind"),
     Command("groups", "headrace.cli.groups", "list, describe, reset or delete consumer groups"),
     Command("configs", "headrace.cli.configs", "describe, set or delete configs"),
     Command("users", "headrace.cli.users", "list, create, alter or delete users with passwords"),
