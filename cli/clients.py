@@ -83,7 +83,9 @@ def rates_of(pages: AgentPages, seconds: float, clock: Clock) -> tuple[dict[Pair
     elapsed = clock.monotonic() - began
     for address, counters in after.items():
         if not counters.by_client:
-            more.append(f"{address}: counts nothing by client: client.metrics.max is 0, or it is no agent of this version")
+            more.append(
+                f"{address}: counts nothing by client: client.metrics.max is 0, or it is no agent of this version"
+            )
     both = [(before[agent].by_client, now.by_client) for agent, now in after.items() if agent in before]
     return client_rates(both, elapsed), list(dict.fromkeys([*failures, *more]))
 

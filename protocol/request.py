@@ -170,7 +170,7 @@ class Request:
     kept_bytes: int = 0
     """What it takes besides its frame until it is answered; its handler says so before it returns."""
     sender: RequestSender = _UNCOUNTED
-    """Who is told what the handler finds in it."""
+    """What counts its records."""
 
 
 Buffers = list[bytes | memoryview]

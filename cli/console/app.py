@@ -17,7 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from headrace.cli.console.access import IS_OPEN
-from headrace.cli.console.pages import changes, charts, clients, configs, files, groups, overview, records, tables, topics
+from headrace.cli.console.pages import (
+    changes,
+    charts,
+    clients,
+    configs,
+    files,
+    groups,
+    overview,
+    records,
+    tables,
+    topics,
+)
 from headrace.cli.console.parts import ConsoleParts
 from headrace.storage.client_text import shown as shown_text
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError

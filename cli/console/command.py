@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--agent-http",
         default="",
         metavar="URLS",
-        help="URLs of the agents' HTTP listeners, comma-separated: for charts of bytes and commits, and rates by client. A name with"
-        " several addresses, as of a headless service, is several agents",
+        help="URLs of the agents' HTTP listeners, comma-separated: for charts of bytes and commits, rates by client."
+        " A name with several addresses, as of a headless service, is several agents",
     )
     parser.add_argument("--agent-http-token", type=Path, metavar="FILE", help="file with the bearer token for them")
     parser.add_argument(

@@ -76,7 +76,9 @@ class Samples:
         if before is None or sample.at <= before.at:
             return
         self._rates = topic_rates(before, sample)
-        pages = [(before.counters[a].by_client, now.by_client) for a, now in sample.counters.items() if a in before.counters]
+        pages = [
+            (before.counters[a].by_client, now.by_client) for a, now in sample.counters.items() if a in before.counters
+        ]
         self.clients = client_rates(pages, sample.at - before.at)
         self.points.append(point_between(before, sample))
 

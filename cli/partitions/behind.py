@@ -6,10 +6,12 @@ Invariant: reads only. A group is behind if it has a lag; who is behind is not j
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.compactor.cleaning.planner import compacted_partitions
+from headrace.compactor.mending.partition_check import PartitionCheck
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import ConsumerLag, JobCount, JobReports, PartitionReports, ProducerStatus
@@ -24,7 +26,7 @@ JOBS = {
     "clean": "cleaning by key", "retention": "retention", "delete": "deletion of files",
     "table-upkeep": "upkeep of tables",
 }  # fmt: skip
-"""Kinds of jobs whose lateness is seen at a partition, and what waits for them."""
+"""Kinds of jobs that partitions wait for, and what they do."""
 
 
 class Behind(NamedTuple):
@@ -55,18 +57,17 @@ async def look_once(api: BehindApi, image: MetadataImage) -> JobLook:
     return JobLook(await api.count_jobs(), await api.consumer_lags(LAGS_MAX), compacted)
 
 
-async def behind(
-    api: BehindApi, look: JobLook, topic: str, key: int, last_stable_offset: int, high_watermark: int
-) -> list[Behind]:
+async def behind(api: BehindApi, look: JobLook, key: int, found: PartitionCheck) -> list[Behind]:
     """Return what is behind in one partition, groups first."""
     (producers,) = await api.describe_producers([key])
-    now_ms, states = 0, []
+    now_ms = 0
+    states: list[CleaningState] = []
     if key in look.compacted:
         now_ms, states = await api.describe_cleaning([CleaningQuery(key, look.compacted[key])])
     return [
-        *_groups([lag for lag in look.lags if lag.partition_key == key and lag.records > 0]),
-        *_transactions(producers, topic, last_stable_offset, high_watermark),
-        *(found for state in states for found in _cleaning(state, now_ms)),
+        *_groups([lag for lag in look.lags if lag.partition_key == key and lag.records > 0], found),
+        *_transactions(producers, found),
+        *(each for state in states for each in _cleaning(state, now_ms)),
     ]
 
 
@@ -87,23 +88,32 @@ def late_jobs(jobs: Sequence[JobCount]) -> Iterator[Behind]:
             yield Behind(f"{JOBS[job.kind]} (job {job.kind})", found, None, "look into the compactors' logs")
 
 
-def _groups(lags: list[ConsumerLag]) -> Iterator[Behind]:
+def _groups(lags: list[ConsumerLag], found: PartitionCheck) -> Iterator[Behind]:
     for lag in sorted(lags, key=lambda each: -each.records)[:GROUPS_SHOWN]:
-        found = f"{lag.records:,} records behind; the next one is {lag.age_ms / 1000:.0f} s old at least"
-        to_do = "are its members there, and does one of them fail at the same offset? headrace groups describe GROUP"
-        yield Behind(f"group {lag.group_id}", found, None, to_do)
+        name, committed = shlex.quote(lag.group_id), found.high_watermark - lag.records
+        if committed < found.log_start_offset:
+            gone = f"its next offset {committed} is below the log start {found.log_start_offset}: it was deleted unread"
+            reset = f"headrace groups reset-offsets {name} shows where it may go on; raise retention.ms"
+            yield Behind(f"group {lag.group_id}", gone, None, reset)
+            continue
+        late = (
+            f"{lag.records:,} records behind, at offset {committed}; that one is {lag.age_ms / 1000:.0f} s old at least"
+        )
+        to_do = f"headrace groups describe {name} --members: are they there, and does one fail at this offset?"
+        yield Behind(f"group {lag.group_id}", late, None, to_do)
     if len(lags) > GROUPS_SHOWN:
         yield Behind("groups", f"{len(lags) - GROUPS_SHOWN} more are behind", None, "headrace groups list")
 
 
-def _transactions(producers: list[ProducerStatus], topic: str, stable: int, end: int) -> Iterator[Behind]:
-    if stable >= end:
+def _transactions(producers: list[ProducerStatus], found: PartitionCheck) -> Iterator[Behind]:
+    stable = found.last_stable_offset
+    if stable >= found.high_watermark:
         return
     for producer in producers:
         if producer.transaction_start == stable:
-            found = f"read_committed readers wait at offset {stable}: producer id {producer.producer_id} has a transaction"
-            to_do = "headrace transactions find-hanging shows whether it will end; abort ends it"
-            yield Behind("open transaction", f"{found} open", producer.last_timestamp, to_do)
+            waits = f"read_committed readers wait at offset {stable} for producer id {producer.producer_id}"
+            to_do = "headrace transactions find-hanging shows whether it will end; headrace transactions abort ends it"
+            yield Behind("open transaction", waits, producer.last_timestamp, to_do)
 
 
 def _cleaning(state: CleaningState, now_ms: int) -> Iterator[Behind]:

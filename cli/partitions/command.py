@@ -40,7 +40,7 @@ from headrace.storage.file_id import born_ms, object_key
 EXTENTS_MAX = 10_000
 RECORDED_MAX = 100_000
 DESCRIPTION = """\
-Check a partition whose fetches fail, or that is behind: which object, which offsets, since when, whether a sound copy
+Check a partition that cannot be fetched, or is behind: which object, which offsets, since when, whether a sound copy
 is there, and what to do.
 
   headrace partitions check orders:3 --metastore-url postgresql://… --bucket s3://…
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     """A partition of the command."""
 
     topic: TopicImage
-    index: int
+    partition_index: int
     key: int
 
 
@@ -91,9 +91,7 @@ async def _check(args: argparse.Namespace, settings: Settings) -> int:
         recorded, _ = await metastore.list_damage(RECORDED_MAX)
         look = await look_once(metastore, image)
         mending = Mending(metastore, store, metastore.commit_shards, clock, rng)
-        checker = PartitionChecker(
-            metastore, store, mending, clock.sleep, deep=args.deep, extents_max=args.max_extents
-        )
+        checker = PartitionChecker(metastore, store, mending, clock.sleep, deep=args.deep, extents_max=args.max_extents)
         answers = [await _one(metastore, checker, place, recorded, look, args) for place in places]
         late = [_as_dict(each) for each in late_jobs(look.jobs)]
     if args.json:
@@ -132,13 +130,13 @@ async def _one(
     look: JobLook,
     args: argparse.Namespace,
 ) -> dict[str, Any]:
-    name, bar = PartitionName(place.topic.topic_id, place.index), ProgressBar()
+    name, bar = PartitionName(place.topic.topic_id, place.partition_index), ProgressBar()
     own = [one for one in recorded if one.extent.partition_key == place.key]
     found = await checker.check(name, place.key, own, args.from_offset, lambda done, total: bar("offsets", done, total))
     bar.close()
     topic = place.topic.name
-    waits = await behind(metastore, look, topic, place.key, found.last_stable_offset, found.high_watermark)
-    return _answer(topic, place.index, found, waits)
+    waits = await behind(metastore, look, place.key, found)
+    return _answer(topic, place.partition_index, found, waits)
 
 
 def _answer(topic: str, index: int, found: PartitionCheck, waits: list[Behind]) -> dict[str, Any]:

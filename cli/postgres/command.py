@@ -115,9 +115,7 @@ def run_setup(args: argparse.Namespace) -> int:
 
 def run_standby(args: argparse.Namespace) -> int:
     """Print the steps."""
-    standbys = Standbys(
-        args.primary, args.port, tuple(args.name), args.role, args.data, args.slot_wal_keep_gib
-    ).check()
+    standbys = Standbys(args.primary, args.port, tuple(args.name), args.role, args.data, args.slot_wal_keep_gib).check()
     write(standby_steps(standbys))
     return 0
 

@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
     parser.add_argument("--command-config", type=Path, metavar="FILE", help="properties file of the admin client")
     parser.add_argument(
-        "--agent-http", default="", metavar="URLS", help="URLs of the agents' HTTP listeners: for bytes, commits, clients"
+        "--agent-http",
+        default="",
+        metavar="URLS",
+        help="URLs of the agents' HTTP listeners: for bytes, commits, clients",
     )
     parser.add_argument("--agent-http-token", type=Path, metavar="FILE", help="file with the bearer token for them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"between two samples ({SECONDS:g})")

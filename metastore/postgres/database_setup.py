@@ -7,7 +7,7 @@ for `missing` and `apply`.
 
 Place: `headrace postgres setup`, run by an administrator of the server.
 Invariant: a step is a query of Postgres' catalogs that answers the statement to execute, or no row if nothing is to be
-done. psql executes the answers by \\gexec, `apply` in the same way. So each step can be repeated, and no statement has a
+done. psql executes the answers by \\gexec, `apply` in the same way. So each step can be repeated. No statement has a
 password: `set_password` sends a hash.
 The reader cannot read the secret of the zones (table cluster): that step needs the table, so the setup is repeated
 after the first `headrace storage format`.
@@ -127,7 +127,7 @@ def database_steps(names: Names, settings: Settings) -> list[Step]:
 
 def _durability(names: Names) -> Step:
     return _step(
-        "commits are durable here, whatever the server's default is",
+        "commits are durable here with any default of the server",
         _fill("ALTER DATABASE {database} SET synchronous_commit = 'on'", database=names.database),
         "(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') NOT IN ('off', 'local')"
         + _fill(

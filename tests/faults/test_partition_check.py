@@ -1,4 +1,4 @@
-"""`headrace partitions check` on real objects: altered, deleted, and refused by the bucket's policy, each with its remedy."""
+"""`headrace partitions check` on real objects: altered, deleted, or refused by a policy, each with its remedy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import object_key
@@ -69,7 +70,7 @@ async def test_altered_bytes_are_repaired_as_it_says(world: DirectoryWorld, caps
     records = await world.records(key)
     assert (await checked(world, capsys, "--deep", status=0))["problems"] == []
     path = await world.damage(key, 3)
-    assert (await checked(world, capsys, status=0))["problems"] == [], "nobody met it yet"
+    assert (await checked(world, capsys, status=0))["problems"] == [], "no reader met it yet"
     (found,) = (await checked(world, capsys, "--deep"))["problems"]
     assert fields(found) == ("altered", 2, 4)
     assert str(path).endswith(found["object"])
@@ -130,7 +131,12 @@ async def test_an_object_that_a_policy_hides_is_refused_and_not_lost(
     for path in (path for path in world.folder.rglob("*") if path.is_file()):
         s3.put_object(Bucket=BUCKET, Key=f"{prefix}/{path.relative_to(world.folder)}", Body=path.read_bytes())
     hidden = f"{prefix}/{object_key(extent.file_id)}"
-    statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/{hidden}"}
+    statement = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:GetObject",
+        "Resource": f"arn:aws:s3:::{BUCKET}/{hidden}",
+    }
     s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
     bucket = ("--bucket", f"s3://{BUCKET}/{prefix}", "--s3-endpoint", moto_url, "--s3-region", "us-east-1")
     try:
@@ -165,19 +171,23 @@ async def test_a_part_of_a_long_partition_and_what_is_behind(
     assert found["behind"] == []
     async with world.postgres.pool.connection() as connection:
         await connection.execute(
-            "INSERT INTO group_offsets (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at)"
-            " VALUES ('slow', %s, 2, 0, '', clock_timestamp())",
+            "INSERT INTO group_offsets (group_id, partition_key, committed_offset, leader_epoch, metadata,"
+            " committed_at) VALUES ('slow', %s, 2, 0, '', clock_timestamp())",
             [key],
         )
         await world.postgres.enqueue_jobs([NewJob("plan", "late")])
         await connection.execute("UPDATE jobs SET due_at = clock_timestamp() - interval '1 hour' WHERE key = 'late'")
     (slow,) = (await checked(world, capsys, status=0))["behind"]
     assert slow["what"] == "group slow"
-    assert slow["found"].startswith("7 records behind; the next one is ")
+    assert slow["found"].startswith("7 records behind, at offset 2; that one is ")
+    assert slow["to_do"].startswith("headrace groups describe slow --members")
+    await world.postgres.move_log_starts([LogStartTarget(key, 5)], max_extents=10)
+    (slow,) = (await checked(world, capsys, status=0))["behind"]
+    assert slow["found"] == "its next offset 2 is below the log start 5: it was deleted unread"
     text = await world.command(capsys, "partitions", "check", "orders", status=0)
-    assert "orders:0 ok: offsets=0-8" in text
+    assert "orders:0 ok: offsets=5-8" in text
     assert "behind: merging of files (job plan): due for 3" in text
     shutil.rmtree(world.folder / "segments")
-    assert [fields(one)[1:] for one in (await checked(world, capsys))["problems"]] == [(0, 1), (2, 4), (5, 8)]
+    assert [fields(one)[1:] for one in (await checked(world, capsys))["problems"]] == [(5, 8)]
     for words in ("orders:7", "no-such", "orders:x"):
         await world.command(capsys, "partitions", "check", words, status=1)

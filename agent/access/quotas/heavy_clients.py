@@ -1,7 +1,7 @@
 """Which clients use most, with a bounded memory, also if clients invent names. Pure: times come in.
 
     pair        a user and a client id: what quotas are set for
-    named       a pair with counts of its own
+    named       a pair with separate counts
     candidate   a pair without: it counts with the others, and may be named later
     weight      what a pair used lately: bytes, and REQUEST_WEIGHT for each request; halved every HALF_LIFE_SECONDS
 

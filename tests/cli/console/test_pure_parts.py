@@ -141,7 +141,7 @@ headrace_other 9
 
 
 @given(st.dictionaries(st.tuples(st.text(min_size=1), st.text()), st.integers(0, 2**50), max_size=5))
-def test_counters_by_client_are_read_whatever_the_names(sizes: dict[tuple[str, str], int]) -> None:
+def test_counters_by_client_are_read_with_any_names(sizes: dict[tuple[str, str], int]) -> None:
     family = CounterMetricFamily("headrace_client_received_bytes", "x", labels=["user", "client_id"])
     for pair, size in sizes.items():
         family.add_metric(pair, size)

@@ -84,6 +84,7 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "tables drop": ((f"t{BAD}", "--yes", *OF_SERVER), False),
     "tables detach": ((f"t{BAD}", *OF_SERVER), False),
     "damage list": (OF_SERVER, False),
+    "partitions check": ((f"t{BAD}", *OF_SERVER), True),
     "damage repair": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "damage skip": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "export": (("--topic", f"t{BAD}", "--to", "{bucket}", *OF_SERVER), True),

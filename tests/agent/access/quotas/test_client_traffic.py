@@ -115,7 +115,7 @@ def test_a_heavy_client_has_a_name_although_each_request_of_another_has_a_new_on
     assert len(every) <= 6 + CHANGES_MAX * 200 / LOOK_SECONDS, "few series, however many names"
 
 
-def test_the_longest_names_use_a_bounded_memory_and_push_nobody_out() -> None:
+def test_the_longest_names_use_a_bounded_memory_and_take_no_name_away() -> None:
     counted = CountedClients(1_000)
     counted.request("real", 1_000_000)
     for number in range(3_000):
