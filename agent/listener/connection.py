@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
-from headrace.agent.access.quotas.heavy_clients import Client
+from headrace.agent.access.quotas.heavy_clients import CountedPair
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
@@ -96,7 +96,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether the next turn of the event loop starts requests that were read in this one."""
         self._flush_scheduled = False
         self._muting = Muting(host, self._read_on)
-        self._sender: Client | None = None
+        self._sender: CountedPair | None = None
         """What counts the requests with this client id, until then."""
         self._sender_id: str | None = None
         self._sender_until = 0.0

@@ -237,9 +237,7 @@ class Receiver:
         pending = self._pending(request, produce)
         pending.origin = origin_of(request.connection)
         version, now_ms = request.api_version, self._clock.wall_ms()
-        arrivals: list[Arrival] = []
-        unread: list[int] = []
-        records = 0
+        arrivals, unread, records = list[Arrival](), list[int](), 0
         work = LoopWork()
         access = None if self._authorizer is None else self._authorizer.access(request.connection)
         transactional = partial(

@@ -51,7 +51,7 @@ Without --deep, altered bytes that no reader, merge or pass met yet are not foun
 """
 
 
-class Place(NamedTuple):
+class CheckedPlace(NamedTuple):
     """A partition of the command."""
 
     topic: TopicImage
@@ -105,7 +105,7 @@ async def _check(args: argparse.Namespace, settings: Settings) -> int:
     return 1 if any(answer["problems"] for answer in answers) else 0
 
 
-def _places(text: str, topics: Any) -> list[Place]:
+def _places(text: str, topics: Any) -> list[CheckedPlace]:
     """The partitions of `topic` or `topic:3`. NotFoundError for what does not exist."""
     name, colon, number = text.rpartition(":")
     if not colon:
@@ -116,7 +116,7 @@ def _places(text: str, topics: Any) -> list[Place]:
     if topic is None:
         raise NotFoundError(f"no such topic: {name[:300]}")
     indexes = [int(number)] if colon else list(topic.indexes)
-    found = [Place(topic, index, key) for index in indexes if (key := topic.key(index)) is not None]
+    found = [CheckedPlace(topic, index, key) for index in indexes if (key := topic.key(index)) is not None]
     if not found:
         raise NotFoundError(f"no such partition: {text[:300]}")
     return found
@@ -125,7 +125,7 @@ def _places(text: str, topics: Any) -> list[Place]:
 async def _one(
     metastore: PostgresMetastore,
     checker: PartitionChecker,
-    place: Place,
+    place: CheckedPlace,
     recorded: list[ListedDamage],
     look: JobLook,
     args: argparse.Namespace,

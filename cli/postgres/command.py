@@ -19,7 +19,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.database_setup import (
     Connection,
     Names,
-    Step,
+    SetupStep,
     administrator,
     apply,
     database_steps,
@@ -123,7 +123,7 @@ def run_standby(args: argparse.Namespace) -> int:
 def _statements(url: str, names: Names, settings: Settings, *, execute: bool) -> list[str]:
     """Return the statements that were executed, or would be. What needs the database is not known before it exists."""
 
-    def found(connection: Connection, steps: list[Step]) -> list[str]:
+    def found(connection: Connection, steps: list[SetupStep]) -> list[str]:
         return [statement for _, statement in (apply if execute else missing)(connection, steps)]
 
     with administrator(url) as connection:

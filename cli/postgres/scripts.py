@@ -14,7 +14,7 @@ from typing import NamedTuple
 from psycopg import sql
 
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.database_setup import Names, Step, database_steps, server_steps
+from headrace.metastore.postgres.database_setup import Names, SetupStep, database_steps, server_steps
 from headrace.storage.errors import InvalidError
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -49,7 +49,7 @@ def after_setup(names: Names) -> str:
     )
 
 
-def _gexec(steps: list[Step]) -> list[str]:
+def _gexec(steps: list[SetupStep]) -> list[str]:
     return [line for step in steps for line in ("", f"-- {step.what}", f"{step.query} \\gexec")]
 
 

@@ -65,14 +65,14 @@ class Names(NamedTuple):
         return self
 
 
-class Step(NamedTuple):
+class SetupStep(NamedTuple):
     """One thing that must be so. `query` answers the statement that makes it so; no row: it is so."""
 
     what: str
     query: str
 
 
-def server_steps(names: Names) -> list[Step]:
+def server_steps(names: Names) -> list[SetupStep]:
     """Return what is done in any database of the server: roles and the database."""
     roles = [
         _step(
@@ -110,7 +110,7 @@ def server_steps(names: Names) -> list[Step]:
     ]
 
 
-def database_steps(names: Names, settings: Settings) -> list[Step]:
+def database_steps(names: Names, settings: Settings) -> list[SetupStep]:
     """Return what is done in the database itself."""
     return [
         _durability(names),
@@ -125,7 +125,7 @@ def database_steps(names: Names, settings: Settings) -> list[Step]:
     ]
 
 
-def _durability(names: Names) -> Step:
+def _durability(names: Names) -> SetupStep:
     return _step(
         "commits are durable here with any default of the server",
         _fill("ALTER DATABASE {database} SET synchronous_commit = 'on'", database=names.database),
@@ -138,7 +138,7 @@ def _durability(names: Names) -> Step:
     )
 
 
-def _timeouts(names: Names, settings: Settings) -> Iterator[Step]:
+def _timeouts(names: Names, settings: Settings) -> Iterator[SetupStep]:
     """Yield what each connection asks for itself, for those that come through a pooler, which ignores that."""
     values = {
         "statement_timeout": f"{settings.metastore_statement_timeout_ms}ms",
@@ -160,7 +160,7 @@ def _timeouts(names: Names, settings: Settings) -> Iterator[Step]:
         )
 
 
-def _rights_of_agents(names: Names) -> Iterator[Step]:
+def _rights_of_agents(names: Names) -> Iterator[SetupStep]:
     rights = ", ".join(AGENT_RIGHTS)
     lacking = " AND ".join(_fill("has_table_privilege({role:r}, c.oid, {right:l})", role=names.agent, right=right)
                            for right in AGENT_RIGHTS)  # fmt: skip
@@ -182,7 +182,7 @@ def _rights_of_agents(names: Names) -> Iterator[Step]:
     yield _default("of sequences that a migration makes", names, "SEQUENCES", "S", ("USAGE", "SELECT"), names.agent)
 
 
-def _rights_of_readers(names: Names) -> Iterator[Step]:
+def _rights_of_readers(names: Names) -> Iterator[SetupStep]:
     yield _step(
         "readers read all tables",
         _fill(f"GRANT SELECT ON ALL TABLES IN SCHEMA {_SCHEMA} TO {{role}}", role=names.reader),
@@ -201,7 +201,7 @@ def _rights_of_readers(names: Names) -> Iterator[Step]:
         + _fill(" AND has_column_privilege({role:r}, a.attrelid, a.attnum, 'SELECT') IS NOT FALSE)", role=names.reader),
     )
     lacking = f"{columns} NOT IN {_SECRETS}"
-    yield Step(
+    yield SetupStep(
         "but the rest of that row",
         _fill(
             "SELECT format('GRANT SELECT (%s) ON public.cluster TO %I', string_agg(quote_ident(a.attname), ', '),"
@@ -212,7 +212,7 @@ def _rights_of_readers(names: Names) -> Iterator[Step]:
     )
 
 
-def _default(what: str, names: Names, kind: str, letter: str, rights: Sequence[str], role: str) -> Step:
+def _default(what: str, names: Names, kind: str, letter: str, rights: Sequence[str], role: str) -> SetupStep:
     """Rights that objects get when the owner makes them."""
     listed = ", ".join(rights)
     filled = {"owner": names.owner, "role": role}
@@ -232,8 +232,8 @@ def _default(what: str, names: Names, kind: str, letter: str, rights: Sequence[s
     )
 
 
-def _step(what: str, statement: str, unless: str) -> Step:
-    return Step(what, f"SELECT {_literal(statement)} WHERE ({unless}) IS NOT TRUE")
+def _step(what: str, statement: str, unless: str) -> SetupStep:
+    return SetupStep(what, f"SELECT {_literal(statement)} WHERE ({unless}) IS NOT TRUE")
 
 
 def _fill(template: str, **values: str) -> str:
@@ -277,14 +277,14 @@ def administrator(url: str, database: str | None = None) -> Iterator[Connection]
         yield connection
 
 
-def missing(connection: Connection, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+def missing(connection: Connection, steps: Sequence[SetupStep]) -> Iterator[tuple[SetupStep, str]]:
     """Yield each step that is not done, with its statement, before the next one is looked at."""
     for step in steps:
         for (statement,) in connection.execute(step.query.encode()).fetchall():
             yield step, str(statement)
 
 
-def apply(connection: Connection, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+def apply(connection: Connection, steps: Sequence[SetupStep]) -> Iterator[tuple[SetupStep, str]]:
     """Execute what is missing; yield each statement after it was executed."""
     for step, statement in missing(connection, steps):
         connection.execute(statement.encode())

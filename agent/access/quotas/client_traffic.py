@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.agent.access.quotas.heavy_clients import Client, HeavyClients
+from headrace.agent.access.quotas.heavy_clients import CountedPair, HeavyClients
 from headrace.protocol.request import ANONYMOUS, ClientConnection
 from headrace.storage.client_text import SHOWN_CHARACTERS, shown
 
@@ -37,7 +37,7 @@ class ClientTraffic(Collector):
         """What is remembered of clients."""
         return self._heavy.in_use_bytes
 
-    def sender(self, connection: ClientConnection, client_id: str | None, now: float) -> Client | None:
+    def sender(self, connection: ClientConnection, client_id: str | None, now: float) -> CountedPair | None:
         """Return what counts the requests of this connection with this client id, for about a second: later the pair
         may have been forgotten. None: they do not count.
         """

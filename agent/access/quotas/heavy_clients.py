@@ -41,7 +41,7 @@ OTHERS: Pair = ("", "")
 """The name of the sum of all pairs that are not named: no user has an empty name."""
 
 
-class ClientCounts:
+class PairCounts:
     """Counts of one pair since it was named, or of all others."""
 
     __slots__ = ("pair", "received_bytes", "received_records", "requests", "sent_bytes")
@@ -50,7 +50,7 @@ class ClientCounts:
         self.pair = pair
         self.requests = self.received_bytes = self.received_records = self.sent_bytes = 0
 
-    def add(self, other: ClientCounts) -> None:
+    def add(self, other: PairCounts) -> None:
         """Count what the other has, too."""
         self.requests += other.requests
         self.received_bytes += other.received_bytes
@@ -67,12 +67,12 @@ class _Scale:
         self.now = 1.0
 
 
-class Client:
+class CountedPair:
     """One pair. It counts while a request of it is in progress, also if it was forgotten meanwhile."""
 
     __slots__ = ("_scale", "counts", "error", "pair", "seen_at", "weight")
 
-    def __init__(self, pair: Pair, counts: ClientCounts, scale: _Scale, error: float, now: float) -> None:
+    def __init__(self, pair: Pair, counts: PairCounts, scale: _Scale, error: float, now: float) -> None:
         """`error`: how much of its weight may be of others."""
         self.pair, self.counts, self.seen_at = pair, counts, now
         self.weight = self.error = error
@@ -105,12 +105,12 @@ class HeavyClients:
 
     def __init__(self, named_max: int, memory_bytes: int = MEMORY_BYTES) -> None:
         self._named_max, self._memory_bytes = named_max, memory_bytes
-        self.others = ClientCounts(OTHERS)
-        self.named: tuple[ClientCounts, ...] = ()
+        self.others = PairCounts(OTHERS)
+        self.named: tuple[PairCounts, ...] = ()
         self.in_use_bytes = 0
-        self._clients: dict[Pair, Client] = {}
+        self._clients: dict[Pair, CountedPair] = {}
         self._candidates = 0
-        self._lightest: list[tuple[float, int, Client]] = []
+        self._lightest: list[tuple[float, int, CountedPair]] = []
         """A heap of the candidates by the weight that they had at least."""
         self._serial = itertools.count()
         self._scale = _Scale()
@@ -119,23 +119,23 @@ class HeavyClients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def client(self, pair: Pair, now: float) -> Client:
+    def client(self, pair: Pair, now: float) -> CountedPair:
         """Return the pair's client, a new one if it is not known."""
         if now - self._looked_at >= LOOK_SECONDS:
             self._look(now)
         return self._clients.get(pair) or self._add(pair, now)
 
-    def _add(self, pair: Pair, now: float) -> Client:
+    def _add(self, pair: Pair, now: float) -> CountedPair:
         size, error = _size(pair), 0.0
         if len(self.named) < self._named_max and self.in_use_bytes + size <= self._memory_bytes:
-            client = Client(pair, ClientCounts(pair), self._scale, error, now)
+            client = CountedPair(pair, PairCounts(pair), self._scale, error, now)
             self.named = (*self.named, client.counts)
         else:
             while self._candidates and (
                 self._candidates >= CANDIDATES_MAX or self.in_use_bytes + size > self._memory_bytes
             ):
                 error = self._forget_lightest()
-            client = Client(pair, self.others, self._scale, error, now)
+            client = CountedPair(pair, self.others, self._scale, error, now)
             if self.in_use_bytes + size > self._memory_bytes:
                 return client
             self._candidates += 1
@@ -176,9 +176,9 @@ class HeavyClients:
         if changed:
             self._pile_up()
 
-    def _exchange(self, named: Client, candidate: Client) -> None:
+    def _exchange(self, named: CountedPair, candidate: CountedPair) -> None:
         """The candidate takes the name over; the other pair is a candidate from now on."""
-        old, candidate.counts = named.counts, ClientCounts(candidate.pair)
+        old, candidate.counts = named.counts, PairCounts(candidate.pair)
         self.named = (*(counts for counts in self.named if counts is not old), candidate.counts)
         self.others.add(old)
         named.counts = self.others
@@ -196,7 +196,7 @@ class HeavyClients:
         self._lightest = [(client.weight, next(self._serial), client) for client in candidates]
         heapq.heapify(self._lightest)
 
-    def _is_named(self, client: Client) -> bool:
+    def _is_named(self, client: CountedPair) -> bool:
         return client.counts is not self.others
 
 
@@ -205,9 +205,9 @@ def _size(pair: Pair) -> int:
     return 3 * ENTRY_BYTES + text_bytes(*pair)
 
 
-def _weight(client: Client) -> float:
+def _weight(client: CountedPair) -> float:
     return client.weight
 
 
-def _certain_weight(client: Client) -> float:
+def _certain_weight(client: CountedPair) -> float:
     return client.certain_weight
