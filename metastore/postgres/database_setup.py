@@ -96,7 +96,12 @@ def server_steps(names: Names) -> list[SetupStep]:
         _step(
             "an administrator who is no superuser may act for the owner",
             _fill("GRANT {role} TO CURRENT_USER", role=names.owner),
-            _fill("pg_has_role({role:r}, 'MEMBER')", role=names.owner),
+            _fill(
+                "pg_has_role({role:r}, 'USAGE') AND (current_setting('server_version_num')::int < 160000"
+                " OR CASE WHEN current_setting('server_version_num')::int >= 160000"
+                " THEN pg_has_role({role:r}, 'SET') END)",
+                role=names.owner,
+            ),
         ),
         _step(
             "the database, in UTF-8: names of topics and clients may have any character",

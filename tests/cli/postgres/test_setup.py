@@ -223,6 +223,33 @@ def test_names_are_quoted(hard: SetUp, capsys: pytest.CaptureFixture[str]) -> No
     assert found == ("UTF8", hard.names.owner)
 
 
+def test_an_administrator_without_superuser_is_enough(
+    plain: SetUp, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on managed servers: it may create roles and databases, and give pg_monitor away."""
+    admin, password = f"admin_{secrets.token_hex(4)}", secrets.token_urlsafe(16)
+    with psycopg.connect(plain.server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {admin} LOGIN CREATEROLE CREATEDB PASSWORD '{password}'".encode())
+        connection.execute(f"GRANT pg_monitor TO {admin} WITH ADMIN OPTION".encode())
+        monkeypatch.setenv("PGPASSWORD", password)
+        url = f"postgresql://{admin}@127.0.0.1:{plain.server.port}/postgres"
+        execute = ["postgres", "setup", *plain.flags, "--admin-url", url, "--execute", "--json"]
+        try:
+            for number in range(2):
+                assert main([*execute, *plain.password_flags()]) == 0
+                found = json.loads(capsys.readouterr().out)
+                assert bool(found["statements"]) == (number == 0)
+            monkeypatch.delenv("PGPASSWORD")
+            assert main(["migrate", "--metastore-url", plain.url_of_text(plain.names.owner)]) == 0
+            with closing(Session(plain.url(plain.names.agent))) as agents:
+                assert agents.may("DELETE FROM segment_files")
+        finally:
+            connection.execute(f"DROP DATABASE IF EXISTS {plain.names.database} WITH (FORCE)".encode())
+            for role in plain.names[1:]:
+                connection.execute(f"DROP ROLE IF EXISTS {role}".encode())
+            connection.execute(f"DROP OWNED BY {admin}; DROP ROLE {admin}".encode())
+
+
 def test_what_is_missing_is_printed_and_not_done(plain: SetUp, capsys: pytest.CaptureFixture[str]) -> None:
     look = ["postgres", "setup", *plain.flags, "--admin-url", plain.server.url()]
     for _ in range(2):

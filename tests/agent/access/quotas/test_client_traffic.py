@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -137,6 +137,7 @@ def test_a_client_that_went_is_followed_by_one_that_came() -> None:
 
 
 @settings(max_examples=25)
+@example([(number, number, 0.5) for number in range(40)] * 3, 3)
 @given(
     st.lists(
         st.tuples(st.integers(0, 40), st.integers(0, 10_000), st.sampled_from((0.0, 0.5, 30.0, 4_000.0))), max_size=200
