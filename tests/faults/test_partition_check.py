@@ -94,33 +94,43 @@ async def test_an_object_that_is_gone_has_no_copy_unless_its_sources_are_there(
     key = await fill(world, level=2)
     (extent,) = await world.extents(key)
     assert extent.file_id is not None
+    stored = (world.folder / object_key(extent.file_id)).read_bytes()
     (world.folder / object_key(extent.file_id)).unlink()
     (found, *more) = (await checked(world, capsys))["problems"]
     assert (fields(found), more) == (("missing", 0, 8), [])
     assert found["copy"] is not None, "the merged file that it was made of is still there"
     assert found["to_do"] == "headrace damage repair orders --partition 0 --offset 0"
-    for file_id, row in (await world.file_rows()).items():
-        if row["dead_at"]:
+    for file_id, file in (await world.file_rows()).items():
+        if file["dead_at"]:
             (world.folder / object_key(file_id)).unlink()
+    row = DamagedExtent(*(extent.file_id, extent.position, extent.length, key, 0, 8), DamageKind.MISSING, "gone")
+    await world.postgres.note_damage([FoundDamage(row, 0, 8)])
     (found,) = (await checked(world, capsys))["problems"]
     assert found["copy"] is None
+    assert found["found"] is not None
     assert found["to_do"].startswith(f"restore {object_key(extent.file_id)} from a version or a copy")
     assert found["to_do"].endswith("headrace damage skip orders --partition 0 --offset 0")
+    (world.folder / object_key(extent.file_id)).write_bytes(stored)
+    assert (await checked(world, capsys, status=0))["problems"] == [], "what was recorded was restored"
 
 
-async def test_an_object_that_is_too_short_is_altered(
+async def test_what_is_short_gone_and_refused_is_told_apart(
     world: DirectoryWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = await fill(world, level=0)
-    extent = (await world.extents(key))[1]
-    assert extent.file_id is not None
-    path = world.folder / object_key(extent.file_id)
-    path.write_bytes(path.read_bytes()[: extent.position + 30])
-    (found,) = (await checked(world, capsys))["problems"]
-    assert fields(found) == ("altered", 2, 4)
-    assert "exceeds the object" in found["why"]
+    short, gone, refused = [(one, world.folder / object_key(one.source)) for one in await world.extents(key)]
+    short[1].write_bytes(short[1].read_bytes()[: short[0].position + 30])
+    gone[1].unlink()
+    refused[1].unlink()
+    refused[1].symlink_to(refused[1].name)  # a loop, which the file system refuses to follow
+    found = (await checked(world, capsys))["problems"]
+    assert [fields(one) for one in found] == [("altered", 0, 1), ("missing", 2, 4), ("refused", 5, 8)]
+    assert "exceeds the object" in found[0]["why"]
+    assert "symbolic links" in found[2]["why"]
+    assert found[2]["to_do"].startswith(f"let Headrace read {object_key(refused[0].source)}")
 
 
+@pytest.mark.slow
 async def test_an_object_that_a_policy_hides_is_refused_and_not_lost(
     world: DirectoryWorld, capsys: pytest.CaptureFixture[str], moto_url: str
 ) -> None:
@@ -148,17 +158,6 @@ async def test_an_object_that_a_policy_hides_is_refused_and_not_lost(
     assert found["to_do"].startswith(f"let Headrace read {object_key(extent.file_id)}")
     assert "headrace damage skip" not in found["to_do"]
     assert (await checked(world, capsys, *bucket, "--deep", status=0))["problems"] == [], "the bytes are sound"
-
-
-async def test_recorded_damage_that_is_gone_is_no_problem_any_more(
-    world: DirectoryWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = await fill(world, level=1)
-    (extent,) = await world.extents(key)
-    assert extent.file_id is not None
-    row = DamagedExtent(*(extent.file_id, extent.position, extent.length, key, 0, 8), DamageKind.MISSING, "gone")
-    await world.postgres.note_damage([FoundDamage(row, 0, 8)])
-    assert (await checked(world, capsys, status=0))["problems"] == []
 
 
 async def test_a_part_of_a_long_partition_and_what_is_behind(
