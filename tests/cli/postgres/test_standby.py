@@ -1,4 +1,4 @@
-"""`headrace postgres standby`: the printed steps, run on real servers, make a synchronous standby; again, they change nothing."""
+"""`headrace postgres standby`: the printed steps, run on real servers, make a synchronous standby, twice alike."""
 
 from __future__ import annotations
 
