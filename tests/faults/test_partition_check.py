@@ -114,7 +114,7 @@ async def test_an_object_that_is_gone_has_no_copy_unless_its_sources_are_there(
     assert (await checked(world, capsys, status=0))["problems"] == [], "what was recorded was restored"
 
 
-async def test_what_is_short_gone_and_refused_is_told_apart(
+async def test_short_missing_and_refused_objects_have_other_remedies(
     world: DirectoryWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = await fill(world, level=0)

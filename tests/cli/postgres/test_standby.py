@@ -1,4 +1,4 @@
-"""`headrace postgres standby`: the printed steps, run on real servers, make a synchronous standby, twice alike."""
+"""The steps that `headrace postgres standby` prints, run on real servers: they make a standby, and can be repeated."""
 
 from __future__ import annotations
 
