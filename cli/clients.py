@@ -38,7 +38,7 @@ Show which users and client ids send and get most: requests, bytes and records p
 An agent names the client.metrics.max pairs that use most; the last line is the sum of all others. To limit one, set a
 quota for its user, its client id, or both, as in the last line above.
 """
-SECONDS, LIMIT = 5.0, 20
+SECONDS, SECONDS_MAX, LIMIT = 5.0, 3_600.0, 20
 COLUMNS = ("user", "client_id", "requests", "received_bytes", "received_records", "sent_bytes")
 SORTS = {name: index for index, name in enumerate(ClientUse._fields)}
 
@@ -58,11 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the pairs; 1 if an agent did not answer, or counts nothing."""
-    if args.seconds <= 0:
-        raise ConfigError("--seconds: not above 0")
+    if not 0 < args.seconds <= SECONDS_MAX:
+        raise ConfigError(f"--seconds: not above 0 and at most {SECONDS_MAX:g}")
     urls = tuple(url.strip().rstrip("/") for url in args.agent_http.split(",") if url.strip())
-    token = args.agent_http_token.read_text(encoding="utf-8").strip() if args.agent_http_token else ""
-    rates, failures = rates_of(AgentPages(urls, token), args.seconds, SystemClock())
+    rates, failures = rates_of(AgentPages(urls, _token(args.agent_http_token)), args.seconds, SystemClock())
     for line in failures:
         write_error(f"error: {line}")
     rows = heaviest_first(rates)
@@ -72,6 +71,14 @@ def run(args: argparse.Namespace) -> int:
     left_out = rows[len(named) :] if len(named) <= args.limit else [(OTHERS, _rest(rows[args.limit :]))]
     show(args, [_row(pair, use) for pair, use in (*named[: args.limit], *left_out)], COLUMNS)
     return 1 if failures else 0
+
+
+def _token(file: Path | None) -> str:
+    """Return the token in the file. ConfigError if it cannot be read."""
+    try:
+        return "" if file is None else file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--agent-http-token: {file}: {error}") from error
 
 
 def rates_of(pages: AgentPages, seconds: float, clock: Clock) -> tuple[dict[Pair, ClientUse], list[str]]:

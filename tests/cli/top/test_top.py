@@ -112,6 +112,19 @@ def test_a_cluster_that_is_away_is_a_line(capsys: pytest.CaptureFixture[str]) ->
     assert "127.0.0.1:1" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--seconds", "nan", "--seconds"),
+        ("--seconds", "0", "--seconds"),
+        ("--agent-http-token", "/no/file", "/no/file"),
+    ],
+)
+def test_wrong_flags_of_clients_are_named(flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clients", "--agent-http", "http://127.0.0.1:1", flag, value]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_an_agent_that_is_away_is_an_error_of_clients(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clients", "--agent-http", "http://127.0.0.1:1", "--seconds", "0.1", "--json"]) == 1
     captured = capsys.readouterr()
