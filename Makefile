@@ -57,13 +57,13 @@ demo: setup ## two agents, a real data set through real clients, one agent kille
 	@$(BIN)/python -m load.demo
 
 demo-growth: setup ## topics grow, shrink, double and halve under load, order per key checked
-	@$(BIN)/python -m load.growth
+	@$(BIN)/python -m tests.growth
 
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
-	@$(BIN)/python -m load.tools
+	@$(BIN)/python -m tests.tools
 
 deploy-tools: setup ## install what checks deploy/: Helm, kube-score and promtool, built from source (some minutes)
-	@$(BIN)/python -m load.tools deploy
+	@$(BIN)/python -m tests.tools deploy
 
 IMAGE_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(shell command -v $(tool))))
 IMAGE ?= headrace
@@ -125,24 +125,24 @@ spark-versions: setup ## the Spark tests with the oldest and later PySpark: make
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 
 torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n]
-	@$(BIN)/python -m load.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
 
 SECONDS_OF_COPYING = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),120)
 
 torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n]
-	@$(BIN)/python -m load.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 torture-shares: setup ## share consumers of Kafka's Java client under faults: make torture-shares SECONDS=120 [SEED=n]
-	@$(BIN)/python -m load.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 hostile: setup ## one record per batch from hundreds of producers, idempotent and not
-	@$(BIN)/python -m load.hostile.many_producers
+	@$(BIN)/python -m tests.hostile.many_producers
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
-	@$(BIN)/python -m load.hostile.two_agents
+	@$(BIN)/python -m tests.hostile.two_agents
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
-	@$(BIN)/python -m load.hostile
+	@$(BIN)/python -m tests.hostile
 
 kubernetes: setup ## the Helm chart on a real control plane, without containers: make kubernetes [SCENARIOS="install spark"]
 	@$(BIN)/python -m tests.kubernetes $(SCENARIOS)

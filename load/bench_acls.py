@@ -45,7 +45,7 @@ from load.bench_request import (
     one_round,
 )
 from load.machine_state import machine_state
-from load.raw_producer import ProduceWorkload, Sequenced
+from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
 ROUNDS = 200
 REQUEST_BYTES = 1024

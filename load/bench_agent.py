@@ -1,8 +1,8 @@
 """What an agent costs and how long it takes: CPU per GB, acknowledgement over its floor, five in flight.
 
 `python -m load.bench_agent`. The agent runs in this process, with a real Postgres in another; the load
-comes from another process (load.raw_producer) and the bucket is a sink that swallows PUTs
-(load.http_sink), so this process's CPU is the agent's: the client's part of PUTs and commits included,
+comes from another process (load.workloads.raw_producer) and the bucket is a sink that swallows PUTs
+(load.workloads.http_sink), so this process's CPU is the agent's: the client's part of PUTs and commits included,
 Postgres not. CPU is measured under a load that never lets the agent rest, after a warm-up of the same
 shape, and with the collector tuned as the command tunes it. The floor of an acknowledgement is what its
 request waited in the buffer, plus its file's PUT, plus its commit, each measured inside.
@@ -82,8 +82,8 @@ class AgentBench:
         arguments = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         started = time.process_time()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "load.raw_producer", "--port", str(self._agent.kafka_port), "--topic", self._topic,
-            "--partitions", str(PARTITIONS), *arguments, stdout=asyncio.subprocess.PIPE,
+            sys.executable, "-m", "load.workloads.raw_producer", "--port", str(self._agent.kafka_port),
+            "--topic", self._topic, "--partitions", str(PARTITIONS), *arguments, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         output, _ = await process.communicate()
         spent = time.process_time() - started

@@ -42,9 +42,9 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
-from load import compaction_simulation
 from load.bench_commit import CommitBench, opened
 from load.machine_state import machine_state
+from load.workloads import compaction_simulation
 
 PARTITIONS = 1_000
 FLUSHES_PER_SECOND, FLUSH_BYTES = 125, 8_000_000

@@ -3,7 +3,7 @@
 Starts a separate Postgres and a bucket in a directory; commits L0 files of many small batches, then
 merges them level by level as a worker would, in this process. CPU is this process's, all threads; a GB
 is 10^9 bytes read. Before the first merge and after each, a Kafka client reads the whole topic from its
-beginning (load/replay.py): once from the directory, once with `--get-ms` added to each GET, as S3 would take.
+beginning (load/workloads/replay.py): once from the directory, once with `--get-ms` added to each GET, as S3 would take.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.writer import SegmentWriter
-from load.counting_store import CountingStore
 from load.machine_state import machine_state
-from load.replay import Replay, replay
+from load.workloads.counting_store import CountingStore
+from load.workloads.replay import Replay, replay
 
 PARTITIONS = 20
 FILES_PER_JOB = 64

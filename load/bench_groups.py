@@ -4,9 +4,9 @@ Without `--groups`: CPU seconds of the state machine alone, saves encoded. Membe
 heartbeat until all have arrived, and then once more with nothing to say. One topic; `mixed` lets every second member
 subscribe to another one too, which is the assignor's hard case.
 With `--groups`: so many groups of 100 members on an agent with its Postgres (fsync on). Each member has its share of a
-topic of 100 partitions, and heartbeats and commits its offsets every 5 s (load/group_members.py). Three rows for each
-number of groups: nothing, heartbeats, and both; CPU of the agent and of Postgres, and from the differences what a
-heartbeat and a commit cost.
+topic of 100 partitions, and heartbeats and commits its offsets every 5 s (load/workloads/group_members.py). Three rows
+for each number of groups: nothing, heartbeats, and both; CPU of the agent and of Postgres, and from the differences
+what a heartbeat and a commit cost.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _measure_clients(
         "commits": commits,
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "load.group_members", json.dumps(work)],
+        [sys.executable, "-m", "load.workloads.group_members", json.dumps(work)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -63,7 +63,7 @@ async def fill(port: str, megabytes: int, batch_bytes: int) -> None:
     left = float(megabytes)
     while left > 0:
         producer = await _run(
-            "load.raw_producer", "--port", port, "--topic", "history", "--partitions", HISTORY_PARTITIONS,
+            "load.workloads.raw_producer", "--port", port, "--topic", "history", "--partitions", HISTORY_PARTITIONS,
             "--request-bytes", batch_bytes, "--connections", 8, "--inflight", 16, "--seconds", seconds,
         )  # fmt: skip
         summary = await _end(producer)
@@ -74,18 +74,18 @@ async def fill(port: str, megabytes: int, batch_bytes: int) -> None:
 
 async def window(port: str, args: argparse.Namespace, into: Windows, *, backfill: bool) -> float:
     """One window; MB/s of the backfill."""
-    reader = await _run("load.hostile.reader", port, "live", LIVE_PARTITIONS)
+    reader = await _run("load.workloads.reader", port, "live", LIVE_PARTITIONS)
     await _ready(reader)
     filler = None
     if backfill:
-        filler = await _run("load.backfill_reader", port, "history", HISTORY_PARTITIONS, args.connections)
+        filler = await _run("load.workloads.backfill_reader", port, "history", HISTORY_PARTITIONS, args.connections)
         await _ready(filler)
         assert filler.stdin is not None
         filler.stdin.write(b"go\n")
         await filler.stdin.drain()
         await asyncio.sleep(1)
     producer = await _run(
-        "load.hostile.producer", "--port", port, "--topic", "live", "--partitions", LIVE_PARTITIONS,
+        "load.workloads.producer", "--port", port, "--topic", "live", "--partitions", LIVE_PARTITIONS,
         "--producers", args.producers, "--rate", args.rate, "--seconds", args.seconds,
     )  # fmt: skip
     summary = await _end(producer)

@@ -1,8 +1,9 @@
 """Resident memory of one agent under steady produce and fetch load, against the budget that its settings add up to.
 
 `python -m load.bench_memory [--seconds 60] [--rate 1500]`. `headrace dev` with its defaults, or with settings given
-as NAME=VALUE; raw Produce requests of 64 KiB (load/raw_producer.py), and a librdkafka consumer group that follows them.
-Printed every ten seconds: resident size; at the end: the most of each part that a scrape saw, its limit, and the sum.
+as NAME=VALUE; raw Produce requests of 64 KiB (load/workloads/raw_producer.py), and a librdkafka consumer group that
+follows them. Printed every ten seconds: resident size; at the end: the most of each part that a scrape saw, its limit,
+and the sum.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def _run(server: DevServer, args: argparse.Namespace) -> None:
     port = agent.kafka.rpartition(":")[2]
     flags = ["--seconds", str(args.seconds), "--rate", str(args.rate), "--request-bytes", "65536"]
     flags += ["--port", port, "--topic", TOPIC, "--partitions", str(PARTITIONS), "--connections", "16"]
-    producer = subprocess.Popen([sys.executable, "-m", "load.raw_producer", *flags], stdout=subprocess.DEVNULL)
+    producer = subprocess.Popen(
+        [sys.executable, "-m", "load.workloads.raw_producer", *flags], stdout=subprocess.DEVNULL
+    )
     began, shown = time.monotonic(), 0
     while producer.poll() is None:
         parts.read(agent)

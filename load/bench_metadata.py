@@ -47,8 +47,8 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.wire import uvarint
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from load.image_view import ImageView
 from load.machine_state import machine_state
+from load.workloads.image_view import ImageView
 
 T = TypeVar("T")
 ROUNDS = 3

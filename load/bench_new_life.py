@@ -28,9 +28,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.cli.main import main as headrace
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from load.agent_child import AgentChild
-from load.assigned_readers import AssignedReaders
 from load.machine_state import machine_state
 from load.postgres_servers import Servers
+from load.workloads.assigned_readers import AssignedReaders
 
 TOPIC = "positions"
 PATIENCE_SECONDS = 120.0

@@ -1,9 +1,10 @@
 """All cores of a machine: `headrace agent --processes N` against one process: produce throughput and CPU, in one run.
 
 `python -m load.bench_processes [--processes 2] [--seconds 10] [--rounds 3]`. Real commands on a real Postgres, with a
-directory as bucket; raw Produce requests (load/raw_producer.py) from one process per agent, as many connections in
-each case. The rounds alternate, so that both meet the same machine. The load, Postgres and the agents share the cores:
-with as many processes as cores, the ratio of throughput says less than that of bytes per second of the agents' CPU.
+directory as bucket; raw Produce requests (load/workloads/raw_producer.py) from one process per agent, as many
+connections in each case. The rounds alternate, so that both meet the same machine. The load, Postgres and the agents
+share the cores: with as many processes as cores, the ratio of throughput says less than that of bytes per second of the
+agents' CPU.
 """
 
 from __future__ import annotations
@@ -92,7 +93,13 @@ async def _produce(ports: list[int], topic: str, request_bytes: int, seconds: fl
     flags += ["--connections", str(CONNECTIONS // len(ports)), "--inflight", str(IN_FLIGHT), "--seconds", str(seconds)]
     generators = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "load.raw_producer", "--port", str(port), *flags, stdout=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "load.workloads.raw_producer",
+            "--port",
+            str(port),
+            *flags,
+            stdout=asyncio.subprocess.PIPE,
         )
         for port in ports
     ]

@@ -35,7 +35,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.store import ObjectInfo
-from load.raw_producer import ProduceWorkload, Sequenced
+from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
 PARTITIONS = 12
 REQUESTS = 480

@@ -1,6 +1,6 @@
 """What the S3 server of `headrace bench` with `bucket=s3` gives by itself: PUTs and GETs, without Headrace.
 
-Place: `python -m load.bench_s3_rig`. The client is load/tools/go-s3/load with presigned URLs; server and proxy are
+Place: `python -m load.bench_s3_rig`. The client is tests/tools/go-s3/load with presigned URLs; server and proxy are
 those of cli/bench/s3_rig.py. Headrace cannot be faster on this rig than this client: a goal in MB/s is the wanted
 figure or 80 % of the rig's, whichever is less. Rows without the proxy take turns with the others, and show whether the
 proxy is the limit.

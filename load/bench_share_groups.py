@@ -16,9 +16,9 @@ from pathlib import Path
 
 from load.dev_server import DevServer
 from load.machine_state import machine_state
-from load.tools import JAVA_LIBRARIES
+from tests.tools import JAVA_LIBRARIES
 
-SOURCE = Path(__file__).with_name("ShareLoad.java")
+SOURCE = Path(__file__).parent / "workloads" / "ShareLoad.java"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -3,9 +3,9 @@
     python -m load.bench_spark_compaction --plot compaction.png
     small   a merge to level 2 of --megabytes in --files files of level 0
     keyed   cleaning by key of --records records with --keys keys
-Each job runs in a separate process (load/compaction_child.py): a worker, or a Spark in local mode with two tasks
-and a JVM heap of 1 GB. A GB is 10^9 bytes of live batches. CPU: all of the process tree, user and system, without the
-start of Python and of the JVM, which is shown separately. Memory: highest sum of a tree, read five times a second.
+Each job runs in a separate process (load/workloads/compaction_child.py): a worker, or a Spark in local mode with two
+tasks and a JVM heap of 1 GB. A GB is 10^9 bytes of live batches. CPU: all of the process tree, user and system, without
+the start of Python and of the JVM, which is shown separately. Memory: highest sum of a tree, read five times a second.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
-from load.compaction_inputs import SIDES, Inputs
 from load.machine_state import machine_state
+from load.workloads.compaction_inputs import SIDES, Inputs
 
 INPUTS = ("keyed", "small")
 READ_SECONDS = 0.2
@@ -101,7 +101,7 @@ def timed(what: str, side: str, url: str, bucket: Path, part_bytes: int, size: i
         "HEADRACE_METASTORE_URL": url, "HEADRACE_BUCKET": bucket.as_uri(),
         "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "load.compaction_child", side, str(part_bytes)]
+    command = [sys.executable, "-m", "load.workloads.compaction_child", side, str(part_bytes)]
     with (
         subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child,
         PeakMemory(child.pid) as memory,

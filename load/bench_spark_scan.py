@@ -2,7 +2,8 @@
 
     python -m load.bench_spark_scan --megabytes 1000 --record-bytes 1000 --rounds 3 --plot scan.png
 Starts `headrace dev` on a directory, produces the topic with librdkafka, and reads it with both sources in one Spark
-(load/spark_sources.py). CPU: of Spark (JVM and Python workers) and of the agent, in seconds per 10^9 bytes of values.
+(load/workloads/spark_sources.py). CPU: of Spark (JVM and Python workers) and of the agent, in seconds per 10^9 bytes of
+values.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from confluent_kafka import Producer
 from headrace.cli.bench.process_usage import ProcessUsage
 from load.dev_server import DevServer
 from load.machine_state import machine_state
-from load.tools import SPARK_KAFKA_JARS, why_missing
+from tests.tools import SPARK_KAFKA_JARS, why_missing
 
 TOPIC = "scanned"
 PARTITIONS = 12
@@ -93,7 +94,16 @@ def scan(server: DevServer, rounds: int) -> list[TimedScan]:
     """The scans of one Spark."""
     jars = "" if why_missing("spark-kafka") else ",".join(str(path) for path in SPARK_KAFKA_JARS.glob("*.jar"))
     options = json.dumps({"metastore.url": server.metastore_url, "bucket": server.bucket})
-    command = [sys.executable, "-m", "load.spark_sources", options, server.bootstrap, TOPIC, str(rounds), jars]
+    command = [
+        sys.executable,
+        "-m",
+        "load.workloads.spark_sources",
+        options,
+        server.bootstrap,
+        TOPIC,
+        str(rounds),
+        jars,
+    ]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     scans, hashes = [], set()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as spark:

@@ -1,6 +1,6 @@
 """What a PUT and a GET of 4 MiB cost this process in CPU, with S3Store and without it.
 
-Run: `python -m load.bench_store`. The other end is load/http_sink.py in a separate process, on loopback, over
+Run: `python -m load.bench_store`. The other end is load/workloads/http_sink.py in a separate process, on loopback, over
 http and https. Loopback makes the sender's kernel do the receiver's work as well, so figures are higher
 than on a network card. The variants take turns in short rounds, so that a busy machine affects all equally;
 the minimum of the rounds is shown, with the median and the ratio to S3Store's. obstore takes part if it is installed
@@ -32,8 +32,8 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.objects.store import ByteRange
-from load.http_sink import GET_BYTES
 from load.self_signed import write_certificate
+from load.workloads.http_sink import GET_BYTES
 
 BODY = bytes(GET_BYTES)
 SIDE_BY_SIDE = 4
@@ -179,7 +179,7 @@ async def cpu_s_per_gb(variant: Variant, url: str, requests: int) -> float:
 @contextmanager
 def sink(scheme: str, directory: Path) -> Iterator[str]:
     """URL of a sink that runs as long as the block."""
-    command = [sys.executable, "-m", "load.http_sink"]
+    command = [sys.executable, "-m", "load.workloads.http_sink"]
     if scheme == "https":
         certificate, key = write_certificate(directory)
         os.environ["AWS_CA_BUNDLE"] = str(certificate)

@@ -42,8 +42,8 @@ from load.bench_spark_scan import PARTITIONS, produce
 from load.bench_tables import TOPIC, append
 from load.dev_server import DevServer
 from load.machine_state import machine_state
-from load.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
-from load.tools.python_apps import python_of
+from tests.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
+from tests.tools.python_apps import python_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.2

@@ -21,9 +21,9 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.collector_tuning import tune_collector
 from load.bench_metadata import Stalls, agent_log, topic_log
-from load.image_view import ImageView
-from load.long_requests import Counts, LongRequest, LongRequests, with_access
 from load.machine_state import machine_state
+from load.workloads.image_view import ImageView
+from load.workloads.long_requests import Counts, LongRequest, LongRequests, with_access
 
 SHARDS = 1_024
 COUNTS = Counts(acls=50_000, quotas=10_000, groups=10_000, transactions=10_000, named=9_990)

@@ -1,10 +1,10 @@
 """An hour of arrivals, with and without compaction: `python -m load.compaction_hour`, about a minute.
 
-The same flushes twice, in simulated time on real Postgres (load/simulated_cluster.py): once with a plan, and what it
-asks for, every 15 seconds and the janitor every minute; once with nothing. Rows, files, requests and bytes are
+The same flushes twice, in simulated time on real Postgres (load/workloads/simulated_cluster.py): once with a plan, and
+what it asks for, every 15 seconds and the janitor every minute; once with nothing. Rows, files, requests and bytes are
 what the metastore and the bucket counted, those of a replay included: a client that reads the whole topic when
-the hour is over. The last column is the arithmetic of load/compaction_simulation.py for the same arrivals: how
-far the tables of longer and busier cases are to be trusted.
+the hour is over. The last column is the arithmetic of load/workloads/compaction_simulation.py for the same arrivals:
+how far the tables of longer and busier cases are to be trusted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
-from load.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate
 from load.machine_state import machine_state
-from load.replay import Replay
-from load.simulated_cluster import FlushShape, SimulatedCluster
+from load.workloads.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate
+from load.workloads.replay import Replay
+from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
 CLEAN_SECONDS = 60
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from load.spark_session import TYPED_COLUMNS, iceberg_settings, local_session, read_kafka
+from load.workloads.spark_session import TYPED_COLUMNS, iceberg_settings, local_session, read_kafka
 
 
 def main(bootstrap: str, topic: str, warehouse: str, jars: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from load.spark_session import TYPED_COLUMNS, iceberg_settings, local_session, read_kafka
+from load.workloads.spark_session import TYPED_COLUMNS, iceberg_settings, local_session, read_kafka
 
 
 def main(bootstrap: str, topic: str, warehouse: str, jars: str, batch_seconds: str) -> None:

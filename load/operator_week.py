@@ -18,7 +18,7 @@ from load.drills.restore import restore_drill
 from load.drills.run import run_drill
 from load.drills.scripts import DRILLS
 from load.machine_state import machine_state
-from load.torture.small_disk import why_missing
+from tests.torture.small_disk import why_missing
 
 MINUTES_MAX = 15.0
 RESTORE = "restored"

@@ -2,8 +2,8 @@
 
 Every batch that is flushed is followed by batches that were committed before, as from clients that lose every
 answer: the commit adds no extent for them, so their bytes are dead. Then the compactor and, an hour
-later, the janitor come by, on real Postgres with simulated time (load/simulated_cluster.py). After each step the
-audit (`headrace audit --deep`) reads every file and says what is dead. Exit status 1 unless that ends at zero
+later, the janitor come by, on real Postgres with simulated time (load/workloads/simulated_cluster.py). After each step
+the audit (`headrace audit --deep`) reads every file and says what is dead. Exit status 1 unless that ends at zero
 and every record that was acknowledged is still there once.
 """
 
@@ -23,7 +23,7 @@ from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from load.machine_state import machine_state
-from load.simulated_cluster import FlushShape, SimulatedCluster
+from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
 STEP_S = 15
 SETTLE_S = 900

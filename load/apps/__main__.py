@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.cli.bench.target_spec import parse_target
 from headrace.cli.bench.targets import MeasuredTarget, open_target
 from load.machine_state import machine_state
-from load.tools import ALL, KAFKAJS
+from tests.tools import ALL, KAFKAJS
 
 HERE = Path(__file__).parent
 TASKS, SENDS, RECORDS = 300, 120, 100

@@ -14,7 +14,7 @@ import sys
 from load.drills.run import run_drill
 from load.drills.scripts import DRILLS
 from load.machine_state import machine_state
-from load.torture.small_disk import why_missing
+from tests.torture.small_disk import why_missing
 
 
 def main() -> int:

@@ -16,8 +16,9 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from load.torture.agents import ProxiedAgent, flags
-from load.torture.servers import CREDENTIALS
+from load.agent_child import flags
+from tests.torture.agents import ProxiedAgent
+from tests.torture.servers import CREDENTIALS
 
 TELLING = re.compile(r"^headrace_\w*(fail|error|retr|timed_out|refused|fenced|duplicate|elect|hidden|not_ready)\w*$")
 """Metrics that do not change on a good day."""

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.drills.clients import PARTITIONS, DrillClients
 from load.drills.operator import readiness
-from load.torture.cluster import TortureCluster
+from tests.torture.cluster import TortureCluster
 
 PATIENCE_SECONDS = 120.0
 WARM_UP_RECORDS = 60

@@ -20,13 +20,13 @@ import psycopg
 from confluent_kafka import Consumer
 
 from headrace.metastore.postgres.installation import find_installation
+from load.agent_child import flags
 from load.drills.clients import TOPIC, DrillClients
 from load.drills.operator import doctor
 from load.drills.recovery import begin_clients
 from load.drills.run import SETTINGS, ZONES
-from load.torture.agents import flags
-from load.torture.cluster import TortureCluster
-from load.torture.servers import CREDENTIALS
+from tests.torture.cluster import TortureCluster
+from tests.torture.servers import CREDENTIALS
 
 PATIENCE_SECONDS = 120.0
 AFTER_SECONDS = 5.0

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from load.drills.clients import DrillClients
-from load.torture.cluster import TortureCluster
-from load.torture.drills import Drill
+from tests.torture.cluster import TortureCluster
+from tests.torture.drills import Drill
 
 FAILING = "headrace_dependency_failing"
 OUTAGE_SECONDS = 20.0

@@ -18,7 +18,7 @@ from load.drills.operator import moved
 from load.drills.recovery import begin_clients, seconds_to_recover, summed_metrics
 from load.drills.run import SETTINGS
 from load.flood.scripts import FLOODS, LOAD_TOPIC
-from load.torture.cluster import TortureCluster
+from tests.torture.cluster import TortureCluster
 
 MIB = 1024 * 1024
 OWN: dict[str, Mapping[str, object]] = {"exhausted_pool": {"metastore.pool.size": 8}}

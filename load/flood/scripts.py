@@ -19,8 +19,8 @@ import psycopg
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.bench.percentiles import percentile
-from load.hostile.frames import request
-from load.torture.cluster import TortureCluster
+from tests.hostile.frames import request
+from tests.torture.cluster import TortureCluster
 
 FLOOD_SECONDS = 20.0
 LOAD_SECONDS = 30.0
@@ -89,7 +89,7 @@ async def connections(cluster: TortureCluster) -> list[str]:
 async def producers(cluster: TortureCluster) -> list[str]:
     """1,000 producers begin in the same second, each sends a record per second"""
     words = ("--producers", PRODUCERS, "--rate", PRODUCERS, "--seconds", FLOOD_SECONDS, "--partitions", 1)
-    return await _program(cluster, "load.hostile.producer", words)
+    return await _program(cluster, "load.workloads.producer", words)
 
 
 async def _with_load(cluster: TortureCluster, fault: str) -> list[str]:
@@ -102,7 +102,7 @@ async def _with_load(cluster: TortureCluster, fault: str) -> list[str]:
 async def _raw_load(cluster: TortureCluster) -> list[str]:
     """16 connections with five requests of 64 KiB in flight each, as fast as answers allow."""
     words = ("--connections", 16, "--seconds", LOAD_SECONDS, "--partitions", 6)
-    return await _program(cluster, "load.raw_producer", words)
+    return await _program(cluster, "load.workloads.raw_producer", words)
 
 
 async def _program(cluster: TortureCluster, module: str, words: Sequence[object]) -> list[str]:

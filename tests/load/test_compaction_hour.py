@@ -10,8 +10,8 @@ import pytest
 from headrace.compactor.policy import PolicyLimits
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.compaction_hour import arrivals, lines, run
-from load.compaction_simulation import PLAN_SECONDS, simulate
-from load.simulated_cluster import FlushShape
+from load.workloads.compaction_simulation import PLAN_SECONDS, simulate
+from load.workloads.simulated_cluster import FlushShape
 
 SHAPE, SECONDS, PER_SECOND = FlushShape(partitions=4, records=2), 900, 0.2
 FLUSHES = 180

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from load.purge_duplicates import GRACE_S, SETTLE_S, readable_records, run
-from load.simulated_cluster import FlushShape, SimulatedCluster
+from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
 FLUSHES, PARTITIONS, RESENT = 40, 4, 3
 

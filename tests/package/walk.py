@@ -66,8 +66,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "docker compose": "needs a container tool: tests/deploy loads the file",
     },
     "PARTITIONS.md": {
-        "headrace topics alter orders --double --p": "records move for minutes: load/growth",
-        "headrace topics alter orders --halve": "records move for minutes: load/growth",
+        "headrace topics alter orders --double --p": "records move for minutes: tests/growth",
+        "headrace topics alter orders --halve": "records move for minutes: tests/growth",
     },
     "POSTGRES.md": {
         "headrace postgres setup": "needs an administrator of a server: tests/cli/postgres/test_setup.py",
