@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares hostile hostile-zone attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -143,6 +143,18 @@ hostile-zone: setup ## the same on two agents of one zone: end to end, and reque
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
 	@$(BIN)/python -m tests.hostile
+
+drills: setup ## an agent, a zone, Postgres or the bucket is lost, and back: make drills [NAMES="agent_lost zone_lost"]
+	@$(BIN)/python -m tests.drills $(NAMES)
+
+operator-week: setup ## all drills and a restore, judged, in less than 15 minutes
+	@$(BIN)/python -m tests.drills.operator_week $(NAMES)
+
+flood: setup ## a slow bucket, a failing one, too many connections and producers: make flood [NAMES="..."]
+	@$(BIN)/python -m tests.flood $(NAMES)
+
+fuzz: setup ## random requests against one agent, and how ordinary clients fare
+	@$(BIN)/python -m tests.fuzz
 
 kubernetes: setup ## the Helm chart on a real control plane, without containers: make kubernetes [SCENARIOS="install spark"]
 	@$(BIN)/python -m tests.kubernetes $(SCENARIOS)

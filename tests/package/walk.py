@@ -57,7 +57,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "CLUSTER.md": {"headrace shell --controllers": "reads lines from a terminal: tests/cli"},
     "COMPACTION.md": {"": "needs Spark: tests/spark"},
     "CONSOLE.md": {"headrace console -b kafka": "needs certificates: tests/cli/console"},
-    "DRILLS.md": {"": "a drill takes a minute: tests/load/test_drills.py and `python -m load.operator_week`"},
+    "DRILLS.md": {"": "a drill takes a minute: tests/load/test_drills.py and `python -m tests.drills.operator_week`"},
     "KUBERNETES.md": {
         "kubectl": "needs a control plane: make kubernetes",
         "helm": "needs a control plane: make kubernetes",

@@ -1,4 +1,4 @@
-"""Drills on a cluster that is made for each: `python -m load.drills [NAME ...]`; without a name, all of them.
+"""Drills on a cluster that is made for each: `python -m tests.drills [NAME ...]`; without a name, all of them.
 
 Printed: what happens and when, what /readyz and `headrace doctor` say meanwhile, how long until everything works again
 without hands, and what clients, metrics and logs showed. The status is 1 if something did not recover, or if an
@@ -11,9 +11,9 @@ import argparse
 import asyncio
 import sys
 
-from load.drills.run import run_drill
-from load.drills.scripts import DRILLS
 from load.machine_state import machine_state
+from tests.drills.run import run_drill
+from tests.drills.scripts import DRILLS
 from tests.torture.small_disk import why_missing
 
 

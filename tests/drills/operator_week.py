@@ -1,6 +1,6 @@
-"""An operator's week in a quarter of an hour: `python -m load.operator_week [NAME ...]`.
+"""An operator's week in a quarter of an hour: `python -m tests.drills.operator_week [NAME ...]`.
 
-Every drill of load/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
+Every drill of tests/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
 clients), and a backup that is restored. Each is judged: it recovers without hands, no acknowledged record is missing,
 twice or out of order, and the operator saw what is expected (readiness, doctor, metrics, few log lines). The status is
 1 if one was not as it should be, or if all together took longer than MINUTES_MAX. docs/operate/DRILLS.md has a run.
@@ -14,10 +14,10 @@ import sys
 import time
 import traceback
 
-from load.drills.restore import restore_drill
-from load.drills.run import run_drill
-from load.drills.scripts import DRILLS
 from load.machine_state import machine_state
+from tests.drills.restore import restore_drill
+from tests.drills.run import run_drill
+from tests.drills.scripts import DRILLS
 from tests.torture.small_disk import why_missing
 
 MINUTES_MAX = 15.0

@@ -1,6 +1,6 @@
 """What drills and floods have in common: clients that are warm, metrics of all agents, and the time to recover.
 
-Place: used by load/drills/run.py and load/flood/run.py.
+Place: used by tests/drills/run.py and tests/flood/run.py.
 Invariant: recovery is measured without hands: all agents are ready, and both clients make progress.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from load.drills.clients import PARTITIONS, DrillClients
-from load.drills.operator import readiness
+from tests.drills.clients import PARTITIONS, DrillClients
+from tests.drills.operator import readiness
 from tests.torture.cluster import TortureCluster
 
 PATIENCE_SECONDS = 120.0

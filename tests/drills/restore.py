@@ -1,6 +1,6 @@
 """A backup is restored: records before it are there, agents follow by themselves after one command.
 
-Place: run by `python -m load.operator_week`; the other drills lose no rows (scripts.py).
+Place: run by `python -m tests.drills.operator_week`; the other drills lose no rows (scripts.py).
 Invariant: the clients have stopped before the backup, so that everything acknowledged must be there afterwards.
 """
 
@@ -21,10 +21,10 @@ from confluent_kafka import Consumer
 
 from headrace.metastore.postgres.installation import find_installation
 from load.agent_child import flags
-from load.drills.clients import TOPIC, DrillClients
-from load.drills.operator import doctor
-from load.drills.recovery import begin_clients
-from load.drills.run import SETTINGS, ZONES
+from tests.drills.clients import TOPIC, DrillClients
+from tests.drills.operator import doctor
+from tests.drills.recovery import begin_clients
+from tests.drills.run import SETTINGS, ZONES
 from tests.torture.cluster import TortureCluster
 from tests.torture.servers import CREDENTIALS
 

@@ -1,4 +1,4 @@
-"""Floods on a cluster that is made for each: `python -m load.flood [NAME ...]`; without a name, all of them.
+"""Floods on a cluster that is made for each: `python -m tests.flood [NAME ...]`; without a name, all of them.
 
 Printed: the agents' memory, what clients got (errors, waits), metrics that moved, and how long until everything works
 again without hands. The status is 1 if something did not recover, or if an acknowledged record is missing.
@@ -11,9 +11,9 @@ import asyncio
 import sys
 
 from headrace.agent.listener.descriptors import raise_descriptor_limit
-from load.flood.run import run_flood
-from load.flood.scripts import FLOODS
 from load.machine_state import machine_state
+from tests.flood.run import run_flood
+from tests.flood.scripts import FLOODS
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""`headrace` on a machine with a wrong clock: `python -m load.drills.shifted_clock SECONDS agent ...`.
+"""`headrace` on a machine with a wrong clock: `python -m tests.drills.shifted_clock SECONDS agent ...`.
 
 Place: started by the drill `wrong_clock`. Only Python's wall clock is shifted, for the whole process; monotonic time is
 not, as NTP's steps do not move it either.

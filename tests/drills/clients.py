@@ -1,7 +1,7 @@
 """An ordinary producer and an ordinary consumer during a drill or a flood: what they notice, and for how long.
 
-Place: used by load/drills/run.py and load/flood/. librdkafka with its defaults, but for idempotence, which Java has by
-default.
+Place: used by tests/drills/run.py and tests/flood/. librdkafka with its defaults, but for idempotence, which Java has
+by default.
 Invariant: the producer numbers its records; at the end the consumer must have each acknowledged one once, in the
 order of its partition.
 """

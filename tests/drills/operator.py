@@ -1,6 +1,6 @@
 """What an operator can see from outside: readiness, doctor's findings, metrics that moved, new warnings in the logs.
 
-Place: used by load/drills/run.py.
+Place: used by tests/drills/run.py.
 Invariant: it reads only, and only what a person on call has too.
 """
 

@@ -1,6 +1,6 @@
 """One drill: a cluster with clients, the script, and the report.
 
-Place: under `python -m load.drills`. Three agents with the defaults of production behind proxies, a real Postgres with
+Place: under `python -m tests.drills`. Three agents with the defaults of production behind proxies, a real Postgres with
 fsync, a real S3 server (tests/torture/cluster.py); two agents in zone a, one in zone b.
 Invariant: recovery is measured without hands: all agents are ready, and both clients make progress.
 """
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from load.drills.clients import TOPIC, DrillClients
-from load.drills.operator import Findings, doctor, moved, readiness, warnings, worse
-from load.drills.recovery import PATIENCE_SECONDS, begin_clients, seconds_to_recover, summed_metrics
-from load.drills.scripts import DRILLS, Act, Look
+from tests.drills.clients import TOPIC, DrillClients
+from tests.drills.operator import Findings, doctor, moved, readiness, warnings, worse
+from tests.drills.recovery import PATIENCE_SECONDS, begin_clients, seconds_to_recover, summed_metrics
+from tests.drills.scripts import DRILLS, Act, Look
 from tests.torture.cluster import TortureCluster
 
 LINES_MAX = 400

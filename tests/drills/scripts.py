@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from load.drills.clients import DrillClients
+from tests.drills.clients import DrillClients
 from tests.torture.cluster import TortureCluster
 from tests.torture.drills import Drill
 
@@ -21,7 +21,7 @@ OUTAGE_SECONDS = 20.0
 LOOK_SECONDS = 12.0
 """After the loss: longer than an agent's lease."""
 SHIFT_SECONDS = "600"
-SHIFTED = ("load.drills.shifted_clock", SHIFT_SECONDS)
+SHIFTED = ("tests.drills.shifted_clock", SHIFT_SECONDS)
 
 Say = Callable[[str], None]
 

@@ -1,6 +1,6 @@
 """One flood: a cluster with ordinary clients, the script, and the report.
 
-Place: under `python -m load.flood`. The cluster and the clients are those of load/drills/.
+Place: under `python -m tests.flood`. The cluster and the clients are those of tests/drills/.
 Invariant: memory is the agents' resident set, read ten times a second. Recovery is measured without hands.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from load.bench_memory import resident_bytes
-from load.drills.clients import TOPIC, DrillClients
-from load.drills.operator import moved
-from load.drills.recovery import begin_clients, seconds_to_recover, summed_metrics
-from load.drills.run import SETTINGS
-from load.flood.scripts import FLOODS, LOAD_TOPIC
+from tests.drills.clients import TOPIC, DrillClients
+from tests.drills.operator import moved
+from tests.drills.recovery import begin_clients, seconds_to_recover, summed_metrics
+from tests.drills.run import SETTINGS
+from tests.flood.scripts import FLOODS, LOAD_TOPIC
 from tests.torture.cluster import TortureCluster
 
 MIB = 1024 * 1024
