@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.commands import COMMANDS as PARSED
-from headrace.cli.doctor.running import life_verdict
+from headrace.cli.doctor.beside import life_verdict
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.life.verdict import LifeVerdict

@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 import pytest
 
-from headrace.cli.doctor import postgres
+from headrace.cli.doctor import server
 from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
@@ -136,7 +136,7 @@ def test_a_postgres_without_room_for_another_agent(places: list[str], doctor: Do
 
 
 def test_a_transaction_that_stays_open(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "TRANSACTION_WARN_S", 0.0)
+    monkeypatch.setattr(server, "TRANSACTION_WARN_S", 0.0)
     with psycopg.connect(places[1]) as connection:
         connection.execute("SELECT 1")
         level, message, _ = doctor(*places)["postgres transactions"]

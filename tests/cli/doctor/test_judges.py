@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import backups, bucket, cluster, command, host, postgres, running, tables
+from headrace.cli.doctor import backups, bucket, cluster, command, host, postgres, running, server, tables
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
@@ -82,7 +82,7 @@ def worst(findings: Sequence[Finding]) -> tuple[str, str]:
     ],
 )
 def test_a_server(change: dict[str, Any], expected: Any) -> None:
-    found = worst(list(postgres.judge_server(SOUND._replace(**change), Settings())))
+    found = worst(list(server.judge_server(SOUND._replace(**change), Settings())))
     assert (found[1] if expected == "ok" else found) == expected
 
 
@@ -99,8 +99,8 @@ def test_a_bulk_write_that_makes_no_progress() -> None:
 
 def test_tables_and_round_trips() -> None:
     full = TableState("partition_heads", 10, 200_000, 1 << 30)
-    assert worst(list(postgres.judge_tables([full]))) == ("bloat", "warn")
-    assert worst(list(postgres.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
+    assert worst(list(server.judge_tables([full]))) == ("bloat", "warn")
+    assert worst(list(server.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
     assert [postgres.judge_round_trip("db", ms).level.value for ms in (1.0, 9.0)] == ["ok", "warn"]
     assert [bucket.judge_put(ms).level.value for ms in (20.0, 400.0)] == ["ok", "warn"]
 
