@@ -76,6 +76,8 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     )
     pool = await _opened(limited, clock)
     if isinstance(pool, Finding):
+        if "certificate" not in pool.found:
+            return [pool]
         return [pool, *await _judged("certificate", clock, _certificates(settings, clock))]
     try:
         return await _examine_open(pool, settings, clock)

@@ -107,10 +107,10 @@ def judge_pooler(pooler: Pooler | None) -> list[Finding]:
 
 def judge_rights(rights: Rights) -> Finding:
     """Judge whether the role may do what an agent does."""
-    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA … TO {rights.role}, as the tables' owner"
+    grant = f"as the tables' owner: psql -f deploy/postgres/agent-role.sql, and GRANT headrace_agent TO {rights.role}"
     if not rights.uses_schema:
         found = f"the role {rights.role} may use no schema of its search_path"
-        return AREA.bad("rights", found, f"GRANT USAGE ON SCHEMA … TO {rights.role}, or correct its search_path")
+        return AREA.bad("rights", found, f"{grant}; or correct its search_path")
     if rights.missing:
         more = len(rights.missing) - RIGHTS_SHOWN
         shown = ", ".join(rights.missing[:RIGHTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,10 +1,10 @@
--- What this role lacks of the rights that an agent needs on the schema: the role, whether it may use a schema at all, and
+-- What this role lacks of the rights of deploy/postgres/agent-role.sql: the role, whether it may use a schema at all, and
 -- each table or function with the rights that are missing.
 -- Locks: none. Idempotent: reads only. Cost: the catalog; a row for each table and function of the schema.
 WITH lacking AS (
     SELECT c.relname::text AS what, string_agg(p.privilege, ', ' ORDER BY p.place) AS rights
       FROM pg_class c
-     CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS p (privilege, place)
+     CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) WITH ORDINALITY AS p (privilege, place)
      WHERE c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace
        AND NOT has_table_privilege(c.oid, p.privilege) AND (p.place = 1 OR c.relname <> 'schema_migrations')
      GROUP BY c.relname

@@ -180,7 +180,7 @@ def test_rules_that_delete(prefix: str, rule: str, level: str) -> None:
 def test_a_store_that_does_not_tell() -> None:
     rules = BucketRules(versioned=None, expirations=None, old_versions_expire=False, refusal="AccessDenied")
     (finding,) = bucket.judge_rules(rules, "")
-    assert (finding.level.value, "AccessDenied" in finding.found) == ("warn", True)
+    assert (finding.level.value, "AccessDenied" in finding.found) == ("unknown", True)
 
 
 @pytest.mark.parametrize("to_do", ["", "change it"])
