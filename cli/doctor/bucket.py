@@ -158,7 +158,9 @@ async def _tried(check: str, clock: Clock, work: Coroutine[Any, Any, Finding]) -
     except TimeoutError:
         return AREA.unknown(check, f"no answer in {STEP_SECONDS:g} s", ASK_AGAIN), False
     except HeadraceError as error:
-        is_answered = isinstance(error, InvalidError | ThrottledError) or "No space left" in str(error)
+        text = str(error)
+        is_refusal = isinstance(error, InvalidError | ThrottledError) and "store unreachable" not in text
+        is_answered = is_refusal or "No space left" in text
         return AREA.bad(check, str(error), of_bucket(str(error), check)), is_answered
 
 

@@ -45,6 +45,8 @@ _WIDTH = max(len(level.value) for level in Level)
 AREA_SECONDS = 90.0
 NEEDED = ("connect", "ask", "answers", "encoding", "pooler", "schema", "locks", "commits")
 """Checks of Postgres without which nothing is read from it."""
+UNREAD = ("open", "answers", "cluster", bucket.UNREACHED)
+"""Checks of the bucket without which nothing is read from it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +79,7 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     if any(f.level in (Level.BAD, Level.UNKNOWN) and f.check in NEEDED for f in of_postgres):
         return found
     beside = None
-    if all(f.level is not Level.BAD and f.check != bucket.UNREACHED for f in of_bucket):
+    if not any(f.level is Level.BAD or (f.level is Level.UNKNOWN and f.check in UNREAD) for f in of_bucket):
         beside, failures = await _beside(settings, clock, rng)
         found += failures
     found += await cluster.examine(settings, beside, clock)

@@ -23,6 +23,7 @@ import pytest
 from headrace.cli.doctor import bucket
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
+from load.self_signed import write_certificate
 from load.torture.small_disk import SmallDisk, why_missing
 from tests.cli.doctor.world import Line, ShiftedClock, lines
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, SECRET_KEY, find_versitygw, running_server
@@ -161,3 +162,21 @@ async def test_a_full_disk_of_a_directory(tmp_path: Path) -> None:
     assert (found["put"][0], "No space left on device" in found["put"][1]) == ("bad", True)
     assert str(found["put"][2]).startswith("make room on the disk")
     assert found["disk"][0] == "bad"
+
+
+async def test_a_certificate_of_the_store_that_expired(aws_credentials: None, tmp_path: Path) -> None:
+    program = find_versitygw()
+    if program is None:
+        pytest.skip(NO_SERVER)
+    certificate, key = write_certificate(tmp_path, days_left=-3)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        running_server(program, tmp_path, ("--cert", str(certificate), "--key", str(key))) as port,
+    ):
+        patch.setenv("AWS_CA_BUNDLE", str(certificate))
+        found = await examined(f"https://127.0.0.1:{port}")
+    level, told, to_do = found["certificate"]
+    assert (level, f"127.0.0.1:{port} expired 3 days ago" in told, "renew it" in str(to_do)) == ("bad", True, True)
+    level, told, to_do = found["put"]
+    assert (level, "certificate has expired" in told, "renew the store's" in str(to_do)) == ("bad", True, True)
+    assert found["rest"][0] == "unknown"

@@ -9,7 +9,7 @@ import psycopg
 
 from headrace.cli.doctor.findings import Finding
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import AgentRegistration, Listener
+from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, Listener
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from tests.metastore.sessions import beat
@@ -58,14 +58,10 @@ async def register(
     """Register an agent of a release without these features, as its process would; live until its lease ends."""
     metastore = await PostgresMetastore.open(url, Settings(metastore_url=url, metastore_pool_size=1))
     try:
-        registration = AgentRegistration(
-            node_id, uuid.uuid4(), listener.host, listener.port, zone, listeners=(listener,)
-        )
-        features = {name: levels for name, levels in registration.features.items() if name not in without}
+        features = {name: levels for name, levels in AGENT_FEATURES.items() if name not in without}
+        place = (listener.host, listener.port, zone)
         agent = await metastore.register_agent(
-            AgentRegistration(
-                node_id, uuid.uuid4(), listener.host, listener.port, zone, listeners=(listener,), features=features
-            )
+            AgentRegistration(node_id, uuid.uuid4(), *place, features=features, listeners=(listener,))
         )
         if is_live:
             assert not (await beat(metastore, agent)).is_fenced
