@@ -1,7 +1,7 @@
 """The doctor on agents: their addresses, certificates, clocks, zones and releases.
 
-Fault model: a real agent with a listener whose certificate has expired, which is also paused; agents that registered and
-advertise what is at another address: another cluster, an HTTP server, nothing.
+Fault model: a real agent with a listener whose certificate has expired, which is also paused; agents that are registered
+and advertise what is at another address: another cluster, an HTTP server, nothing.
 """
 
 from __future__ import annotations
@@ -155,11 +155,9 @@ async def test_a_wrong_zone(
 ) -> None:
     """A zone with a dash in front: its agent registered and is gone."""
     for node_id, zone in enumerate(zones, 1):
-        is_live = zone is None or zone[0] != "-"
+        name = None if zone is None else zone.removeprefix("-")
         (port,) = free_ports(1)
-        await register(
-            metastore_url, node_id, listener=at(port), zone=(zone or "").lstrip("-") or None, is_live=is_live
-        )
+        await register(metastore_url, node_id, listener=at(port), zone=name, is_live=name == zone)
     level, told, _ = (await examined(Settings(metastore_url=metastore_url, broker_rack=own)))["zones"]
     assert (level, part in told) == ("warn", True), told
 

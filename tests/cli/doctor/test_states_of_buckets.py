@@ -30,6 +30,7 @@ from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, SECRET_KEY, find_ve
 from tests.scripted_http import Exchange, ScriptedServer
 
 USER, USER_SECRET = "agents", "agents-secret"
+TakeKeys = Callable[[str, str], None]
 EVERY = ("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket")
 
 
@@ -53,7 +54,7 @@ def endpoint(aws_credentials: None) -> Iterator[str]:
 
 
 @pytest.fixture
-def take_keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def take_keys(monkeypatch: pytest.MonkeyPatch) -> TakeKeys:
     """Let the doctor find these keys, as a process that was started with them."""
 
     def take(access_key: str, secret_key: str) -> None:
@@ -92,10 +93,9 @@ async def examined(url: str, clock: SystemClock | None = None) -> dict[str, Line
     ("denied", "check"),
     [("s3:PutObject", "put"), ("s3:DeleteObject", "delete"), ("s3:ListBucket", "list"), ("s3:GetObject", "get")],
 )
-async def test_keys_without_one_right(endpoint: str, monkeypatch: pytest.MonkeyPatch, denied: str, check: str) -> None:
+async def test_keys_without_one_right(endpoint: str, take_keys: TakeKeys, denied: str, check: str) -> None:
     allow(endpoint, *(action for action in EVERY if action != denied))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", USER)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", USER_SECRET)
+    take_keys(USER, USER_SECRET)
     found = await examined(endpoint)
     level, told, to_do = found[check]
     assert (level, denied in str(to_do)) == ("bad", True), (told, to_do)
@@ -104,14 +104,14 @@ async def test_keys_without_one_right(endpoint: str, monkeypatch: pytest.MonkeyP
     assert found["clock"][0] == "ok"
 
 
-async def test_keys_that_were_revoked(endpoint: str, take_keys: Callable[[str, str], None]) -> None:
+async def test_keys_that_were_revoked(endpoint: str, take_keys: TakeKeys) -> None:
     take_keys("AKIAREVOKED", "secret")
     level, told, to_do = (await examined(endpoint))["put"]
     assert (level, "status=403" in told or "status=404" in told) == ("bad", True)
     assert str(to_do).startswith("the access key is not known or was revoked"), told
 
 
-async def test_a_wrong_secret_key(endpoint: str, take_keys: Callable[[str, str], None]) -> None:
+async def test_a_wrong_secret_key(endpoint: str, take_keys: TakeKeys) -> None:
     take_keys(ACCESS_KEY, "another")
     level, _, to_do = (await examined(endpoint))["put"]
     assert (level, to_do) == ("bad", "correct the secret key (AWS_SECRET_ACCESS_KEY)")

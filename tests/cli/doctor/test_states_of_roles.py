@@ -1,7 +1,7 @@
 """The doctor with a role, a database or a pooler that does not do what Headrace needs.
 
-Fault model: settings of a role in a database, rights that were taken away, a PgBouncer in each of its modes; all of them
-real, on the tests' server.
+Fault model: settings of a role in a database, rights that were taken away, a PgBouncer in each of its modes; all of
+them real, on the tests' server.
 """
 
 from __future__ import annotations

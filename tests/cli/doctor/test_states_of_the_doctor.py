@@ -24,13 +24,15 @@ from headrace.metastore.postgres.diagnosis import hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import OBJECT_KEY
+from headrace.storage.cluster_properties import OBJECT_KEY, render
 from headrace.storage.objects.directory import DirectoryStore
 from load.torture.proxy import FaultProxy
 from tests.cli.doctor.world import Doctor, lines
 from tests.fixtures_s3 import BUCKET
 from tests.manual_clock import ManualClock
 from tests.metastore.lost_standby import STANDBY, LostStandby
+
+ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
 
 
 def test_a_file_system_that_hangs(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +118,8 @@ async def test_a_database_of_another_cluster(places: list[str]) -> None:
     known = formatted_cluster(places[1])
     assert known is not None
     store = DirectoryStore(Path(places[3].removeprefix("file://")), SystemClock())
-    await store.put(
-        OBJECT_KEY, (await store.get(OBJECT_KEY)).replace(known.cluster_id.encode(), b"8XUwXa9qSyi9tSOquGtauQ")
-    )
+    await store.put(OBJECT_KEY, render(ANOTHER_CLUSTER))
     found = {each.check: each for each in await command.examine(settings, SystemClock(), random.Random(1))}
     told = found["one cluster"].found
-    assert told == f"the bucket belongs to 8XUwXa9qSyi9tSOquGtauQ, the database to {known.cluster_id}"
+    assert told == f"the bucket belongs to {ANOTHER_CLUSTER}, the database to {known.cluster_id}"
     assert cluster.AREA.name == found["one cluster"].area
