@@ -1,7 +1,7 @@
 """The doctor on agents: their addresses, certificates, clocks, zones and releases.
 
-Fault model: a real agent with a listener whose certificate has expired, which is also paused; agents that are registered
-and advertise what is at another address: another cluster, an HTTP server, nothing.
+Fault model: a real agent with a listener whose certificate has expired, which is also paused; agents that are
+registered and advertise what is at another address: another cluster, an HTTP server, nothing.
 """
 
 from __future__ import annotations
