@@ -37,6 +37,10 @@ CLIENT_ID = "headrace-doctor"
 TO_DO = "set advertised.listeners to an address that clients reach; run the doctor where they run"
 
 
+class _SilentError(CorruptError):
+    """A connection was made, and nothing came over it."""
+
+
 class Advertised(NamedTuple):
     """One address of an agent, and what is wrong with it; `reason` is empty if nothing is."""
 
@@ -96,7 +100,7 @@ def judge_together(live: list[AgentImage], settings: Settings, in_force: Setting
 async def why_wrong(listener: Listener, cluster_id: str, clock: Clock) -> str:
     """Empty if an agent of the cluster answers, or if what answers asks for a login or a certificate first."""
     try:
-        other = await within(clock, CONNECT_SECONDS, asyncio.to_thread(_cluster_at, listener))
+        other = await within(clock, 3 * CONNECT_SECONDS, asyncio.to_thread(_cluster_at, listener))
     except (TimeoutError, ssl.SSLError, CorruptError, InvalidError, OSError) as error:
         return _in_words(error)
     return f"reached, and it belongs to another cluster: {other}" if other not in (None, cluster_id) else ""
@@ -113,6 +117,8 @@ def _in_words(error: Exception) -> str:
         return f"reached, and it closed the connection at a Kafka request: {error}"
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    if isinstance(error, _SilentError):
+        return f"reached, and no Kafka request was answered in {CONNECT_SECONDS:g} s: no agent, or its process hangs"
     return f"reached, and it does not speak Kafka: {error}"
 
 
@@ -121,10 +127,13 @@ def _cluster_at(listener: Listener) -> str | None:
     of `exchange`.
     """
     with socket.create_connection((listener.host, listener.port), CONNECT_SECONDS) as plain:
-        if listener.security_protocol not in ENCRYPTED:
-            return _ask(plain, listener)
-        with unverified().wrap_socket(plain, server_hostname=listener.host) as secure:
-            return _ask(secure, listener)
+        try:
+            if listener.security_protocol not in ENCRYPTED:
+                return _ask(plain, listener)
+            with unverified().wrap_socket(plain, server_hostname=listener.host) as secure:
+                return _ask(secure, listener)
+        except TimeoutError:
+            raise _SilentError from None
 
 
 def _ask(connection: socket.socket, listener: Listener) -> str | None:

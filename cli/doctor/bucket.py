@@ -273,7 +273,7 @@ def judge_store_clock(date: str, now_ms: int) -> Iterator[Finding]:
     side = "behind" if ahead_s > 0 else "ahead of"
     found = f"this machine's clock is {abs(ahead_s):.0f} s {side} the store's"
     if abs(ahead_s) >= SKEW_BAD_S:
-        yield AREA.bad("clock", f"{found}: S3 refuses requests (RequestTimeTooSkewed)", "run NTP on both")
+        yield AREA.bad("clock", f"{found}: AWS refuses such requests (RequestTimeTooSkewed)", "run NTP on both")
     elif abs(ahead_s) > SKEW_WARN_S:
         yield AREA.warn("clock", found, "run NTP on both: from 15 minutes on, S3 refuses requests")
     else:

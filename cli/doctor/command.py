@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[Finding]:
     """Every finding, area by area. The cluster is looked at only if Postgres is in order."""
-    of_postgres, of_cluster = await asyncio.gather(
+    of_postgres, (settings, of_cluster) = await asyncio.gather(
         in_time(clock, AREA_SECONDS, postgres.AREA, "answers", postgres.examine(settings, clock), postgres.ASK_AGAIN),
         _cluster(settings, clock),
     )
@@ -98,16 +98,16 @@ async def _beside(settings: Settings, clock: Clock, rng: random.Random) -> tuple
         return None, [bucket.AREA.bad("cluster", str(error), of_bucket(str(error), "cluster"))]
 
 
-async def _cluster(settings: Settings, clock: Clock) -> FormattedCluster | None:
-    """Return the metastore's cluster; None also if Postgres cannot be asked, which is another finding."""
-
-    def ask() -> FormattedCluster | None:
-        return formatted_cluster(url_with_password(settings))
-
+async def _cluster(settings: Settings, clock: Clock) -> tuple[Settings, FormattedCluster | None]:
+    """Return the settings for what else is asked of Postgres, and its cluster; None also if it cannot be asked, which
+    is another finding.
+    """
     try:
-        return await within(clock, AREA_SECONDS, asyncio.to_thread(ask))
+        known = await within(clock, AREA_SECONDS, postgres.of_the_primary_if_known(settings, clock))
+        url = await within(clock, AREA_SECONDS, asyncio.to_thread(url_with_password, known))
+        return known, await within(clock, AREA_SECONDS, asyncio.to_thread(formatted_cluster, url))
     except (HeadraceError, TimeoutError):
-        return None
+        return settings, None
 
 
 def _as_json(findings: Sequence[Finding]) -> str:

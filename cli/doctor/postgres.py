@@ -39,7 +39,13 @@ from headrace.metastore.postgres.diagnosis.diagnosis import (
     standby_lags,
     table_states,
 )
-from headrace.metastore.postgres.diagnosis.hosts import HostState, host_count, look_at_hosts, places_with_tls
+from headrace.metastore.postgres.diagnosis.hosts import (
+    HostState,
+    host_count,
+    look_at_hosts,
+    of_the_primary,
+    places_with_tls,
+)
 from headrace.metastore.postgres.diagnosis.pooler import find_pooler
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
@@ -70,7 +76,7 @@ ROUND_TRIP_WARN_MS = 5.0
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
     limited = msgspec.structs.replace(
-        settings,
+        await of_the_primary_if_known(settings, clock),
         metastore_pool_size=2,  # a commit, and a look at what it waits for
         metastore_statement_timeout_ms=min(settings.metastore_statement_timeout_ms, ANSWER_MS),
     )
@@ -88,6 +94,14 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         await pool.close()
 
 
+async def of_the_primary_if_known(settings: Settings, clock: Clock) -> Settings:
+    """Return settings of the one server that takes writes, if several are named; else these."""
+    try:
+        return await of_the_primary(settings, clock)
+    except HeadraceError:  # of the address, or of the command that prints the password: a connection says so
+        return settings
+
+
 async def _opened(settings: Settings, clock: Clock) -> Pool | Finding:
     """Return the pool, or why there is none. A host that answers when it is asked alone gets a second attempt."""
     hosts: list[HostState] = []
@@ -98,7 +112,7 @@ async def _opened(settings: Settings, clock: Clock) -> Pool | Finding:
             failure = str(error)
         except TimeoutError:
             failure = f"no answer in {OPEN_SECONDS:g} s"
-        with suppress(HeadraceError):  # of the address, or of the command that prints the password: said already
+        with suppress(HeadraceError):  # as above: said already
             hosts = await look_at_hosts(settings, clock)
         if not any(host.takes_writes for host in hosts):
             break

@@ -32,6 +32,7 @@ _BUCKET = {
     "ExpiredToken": "renew the session token (AWS_SESSION_TOKEN), or let the agents take keys from a role",
     "InvalidAccessKeyId": "the access key is not known or was revoked: give agents and compactors a new one",
     "InvalidToken": "renew the session token (AWS_SESSION_TOKEN)",
+    "XAdminUserNotFound": "the access key is not known or was revoked: give agents and compactors a new one",
     "NoSuchBucket": "correct bucket and s3.endpoint, or create the bucket",
     "PermanentRedirect": "correct s3.region",
     "RequestTimeTooSkewed": "set this machine's clock (NTP): S3 refuses requests that are 15 minutes off",

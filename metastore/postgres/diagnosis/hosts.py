@@ -11,8 +11,10 @@ import asyncio
 import os
 from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import make_conninfo
 
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
@@ -33,6 +35,8 @@ class HostState(NamedTuple):
 
     place: str
     """Host and port, or the folder of its socket and the port."""
+    url: str
+    """Address of this server alone. It may have a password: not for people."""
     error: str = ""
     is_standby: bool = False
     reads_only: str = ""
@@ -70,7 +74,24 @@ def places_with_tls(settings: Settings) -> list[Place]:
 async def look_at_hosts(settings: Settings, clock: Clock) -> list[HostState]:
     """Return the hosts of metastore.url in its order. Errors as the command that prints the password."""
     arguments = await pool.connection_arguments(settings.metastore_url, settings)()
-    return await asyncio.gather(*(_look(arguments | place, clock) for place in _places(arguments)))
+    url = settings.metastore_url
+    return await asyncio.gather(*(_look(arguments | place, of_one(url, place), clock) for place in _places(arguments)))
+
+
+async def of_the_primary(settings: Settings, clock: Clock) -> Settings:
+    """Return settings of the one server that takes writes, if several are named: no connection waits for the others.
+
+    The same if there is no such server, or more than one. InvalidError for a malformed url; errors as look_at_hosts.
+    """
+    if len(_places(parsed(settings.metastore_url))) < 2:
+        return settings
+    primaries = [host.url for host in await look_at_hosts(settings, clock) if host.takes_writes]
+    return msgspec.structs.replace(settings, metastore_url=primaries[0]) if len(primaries) == 1 else settings
+
+
+def of_one(url: str, place: dict[str, str]) -> str:
+    """Return the address with the host, hostaddr and port of one server."""
+    return make_conninfo(url, **place)
 
 
 def host_count(url_arguments: dict[str, Any]) -> int:
@@ -90,9 +111,9 @@ def _places(arguments: dict[str, Any]) -> list[dict[str, str]]:
     return [{name: values[i] if len(values) > 1 else values[0] for name, values in lists.items()} for i in range(count)]
 
 
-async def _look(arguments: dict[str, Any], clock: Clock) -> HostState:
+async def _look(arguments: dict[str, Any], url: str, clock: Clock) -> HostState:
     host = arguments.get("host") or arguments.get("hostaddr") or "local"
-    state = HostState(address_text(host, arguments["port"] or "5432"))
+    state = HostState(address_text(host, arguments["port"] or "5432"), url)
     try:
         return state._replace(**await within(clock, HOST_SECONDS, _ask(arguments)))
     except TimeoutError:

@@ -98,7 +98,10 @@ async def test_an_agent_whose_process_is_stopped(
         found = await examined(settings)
     finally:
         running.resume()
-    assert (found["addresses"][0], "no answer in" in found["addresses"][1]) == ("bad", True)
+    assert (found["addresses"][0], "reached, and no Kafka request was answered" in found["addresses"][1]) == (
+        "bad",
+        True,
+    )
     assert found["clocks"][0] == "unknown"
 
 
