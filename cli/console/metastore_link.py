@@ -118,7 +118,7 @@ class MetastoreLink:
                 found.append(doctor_bucket.AREA.unknown("read", why, doctor_bucket.ASK_AGAIN))
             finally:
                 await store.close()
-        return [*found, *await doctor_cluster.examine(self._settings, beside, self._clock)]
+        return [*found, *await doctor_cluster.examine(self._settings, beside, self._clock, asks_by_http=False)]
 
     def _opened_store(self) -> ObjectStore | None:
         """None without a setting `bucket`: then the bucket's part of the findings is missing."""

@@ -44,12 +44,18 @@ ANSWER_MS = 5_000
 ASK_AGAIN = "run the doctor again; if it stays so, look at Postgres, at the agents and at the network"
 
 
-async def examine(settings: Settings, beside: Beside | None, clock: Clock) -> list[Finding]:
-    """Every finding about the cluster. `beside` None: the bucket is unknown, or was found to be unusable."""
-    return await in_time(clock, AREA_SECONDS, AREA, "answers", _examine(settings, beside, clock), ASK_AGAIN)
+async def examine(
+    settings: Settings, beside: Beside | None, clock: Clock, *, asks_by_http: bool = True
+) -> list[Finding]:
+    """Every finding about the cluster. `beside` None: the bucket is unknown, or was found to be unusable.
+
+    `asks_by_http`: whether agents are asked at http.port of the settings, too.
+    """
+    work = _examine(settings, beside, clock, asks_by_http)
+    return await in_time(clock, AREA_SECONDS, AREA, "answers", work, ASK_AGAIN)
 
 
-async def _examine(settings: Settings, beside: Beside | None, clock: Clock) -> list[Finding]:
+async def _examine(settings: Settings, beside: Beside | None, clock: Clock, asks_by_http: bool) -> list[Finding]:
     answer_ms = min(settings.metastore_statement_timeout_ms, ANSWER_MS)
     limited = msgspec.structs.replace(settings, metastore_pool_size=1, metastore_statement_timeout_ms=answer_ms)
     try:
@@ -73,7 +79,7 @@ async def _examine(settings: Settings, beside: Beside | None, clock: Clock) -> l
     finally:
         await metastore.close()
     found += await examine_addresses(image, settings, metastore.cluster_id, in_force, clock)
-    return [*found, *await examine_agents(image.live_agents(), settings, clock)]
+    return [*found, *await examine_agents(image.live_agents(), settings, clock)] if asks_by_http else found
 
 
 async def _beside(metastore: PostgresMetastore, beside: Beside, in_force: Settings, clock: Clock) -> list[Finding]:

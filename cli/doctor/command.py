@@ -25,6 +25,7 @@ from headrace.cli.output import write
 from headrace.cli.plain_console import PlainConsole
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.diagnosis.hosts import of_the_primary
 from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster
 from headrace.metastore.postgres.password import url_with_password
 from headrace.storage.client_text import one_line
@@ -103,7 +104,8 @@ async def _cluster(settings: Settings, clock: Clock) -> tuple[Settings, Formatte
     is another finding.
     """
     try:
-        known = await within(clock, AREA_SECONDS, postgres.of_the_primary_if_known(settings, clock))
+        hosts = await within(clock, AREA_SECONDS, postgres.several_hosts(settings, clock))
+        known = of_the_primary(settings, hosts)
         url = await within(clock, AREA_SECONDS, asyncio.to_thread(url_with_password, known))
         return known, await within(clock, AREA_SECONDS, asyncio.to_thread(formatted_cluster, url))
     except (HeadraceError, TimeoutError):

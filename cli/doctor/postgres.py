@@ -41,8 +41,8 @@ from headrace.metastore.postgres.diagnosis.diagnosis import (
 )
 from headrace.metastore.postgres.diagnosis.hosts import (
     HostState,
-    host_count,
     look_at_hosts,
+    look_at_several,
     of_the_primary,
     places_with_tls,
 )
@@ -75,18 +75,21 @@ ROUND_TRIP_WARN_MS = 5.0
 
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
-    limited = msgspec.structs.replace(
-        await of_the_primary_if_known(settings, clock),
+    hosts = await several_hosts(settings, clock)
+    known = msgspec.structs.replace(
+        of_the_primary(settings, hosts),
         metastore_pool_size=2,  # a commit, and a look at what it waits for
         metastore_statement_timeout_ms=min(settings.metastore_statement_timeout_ms, ANSWER_MS),
     )
-    pool = await _opened(limited, clock)
+    pool = await _opened(known, clock)
     if isinstance(pool, Finding):
         if "certificate" not in pool.found:
             return [pool]
-        return [pool, *await _judged("certificate", clock, _certificates(settings, clock))]
+        return [pool, *await _judged("certificate", clock, _certificates(settings, hosts, clock))]
     try:
-        return await _examine_open(pool, settings, clock)
+        found = await _examine_open(pool, settings, known, clock)
+        found += judge_hosts(hosts) if hosts else []
+        return [*found, *await _judged("certificate", clock, _certificates(settings, hosts, clock))]
     except HeadraceError as error:
         to_do = of_postgres(str(error), "look into the server's log")
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", to_do)]
@@ -94,12 +97,12 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         await pool.close()
 
 
-async def of_the_primary_if_known(settings: Settings, clock: Clock) -> Settings:
-    """Return settings of the one server that takes writes, if several are named; else these."""
+async def several_hosts(settings: Settings, clock: Clock) -> list[HostState]:
+    """Return what each host says, if the address names more than one."""
     try:
-        return await of_the_primary(settings, clock)
+        return await look_at_several(settings, clock)
     except HeadraceError:  # of the address, or of the command that prints the password: a connection says so
-        return settings
+        return []
 
 
 async def _opened(settings: Settings, clock: Clock) -> Pool | Finding:
@@ -112,14 +115,15 @@ async def _opened(settings: Settings, clock: Clock) -> Pool | Finding:
             failure = str(error)
         except TimeoutError:
             failure = f"no answer in {OPEN_SECONDS:g} s"
-        with suppress(HeadraceError):  # as above: said already
+        with suppress(HeadraceError):  # as above
             hosts = await look_at_hosts(settings, clock)
         if not any(host.takes_writes for host in hosts):
             break
     return judge_no_connection(hosts, _database_of(settings), f"{address_of(settings)}: {failure}")
 
 
-async def _examine_open(pool: Pool, settings: Settings, clock: Clock) -> list[Finding]:
+async def _examine_open(pool: Pool, settings: Settings, known: Settings, clock: Clock) -> list[Finding]:
+    """`known`: settings of the server that the pool is connected to."""
     _version, encoding = await pool.server()
     if bad := judge_encoding(encoding):
         return [bad]
@@ -132,8 +136,7 @@ async def _examine_open(pool: Pool, settings: Settings, clock: Clock) -> list[Fi
     round_trip_ms = (clock.monotonic() - before) * 1000
     ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
     found = [judge_round_trip(address_of(settings), round_trip_ms), *through, *judge_server(state, settings)]
-    found += [judge_clock(ahead_s), *await _judged("hosts", clock, _hosts(settings, clock))]
-    found += await _judged("certificate", clock, _certificates(settings, clock))
+    found.append(judge_clock(ahead_s))
     commits = await _commits(pool, clock)
     found.append(commits)
     if commits.level is Level.BAD:  # commits that wait have locked tables, which end with the wait
@@ -144,7 +147,7 @@ async def _examine_open(pool: Pool, settings: Settings, clock: Clock) -> list[Fi
     found += await _judged("standby lag", clock, _standby_lags(pool))
     found += await _judged("disk", clock, _disk(pool))
     found += await _judged("bloat", clock, _tables(pool))
-    schema = await _judged("schema", clock, _schema(settings))
+    schema = await _judged("schema", clock, _schema(known))
     found += schema
     if all(each.level is Level.OK for each in schema):
         for check, work in (("compaction", _left_aside), ("damage", _damage), ("bulk writes", _bulk_writes)):
@@ -166,15 +169,10 @@ async def _pooler(pool: Pool) -> list[Finding]:
     return judge_pooler(await find_pooler(pool))
 
 
-async def _hosts(settings: Settings, clock: Clock) -> list[Finding]:
-    if host_count(parsed(settings.metastore_url)) < 2:
-        return []
-    return [*judge_hosts(await look_at_hosts(settings, clock))]
-
-
-async def _certificates(settings: Settings, clock: Clock) -> list[Finding]:
+async def _certificates(settings: Settings, hosts: Sequence[HostState], clock: Clock) -> list[Finding]:
+    silent = {host.place for host in hosts if host.error}
     try:
-        places = places_with_tls(settings)
+        places = [place for place in places_with_tls(settings) if place.text not in silent]
     except InvalidError:  # open_pool says so
         return []
     shown = await asyncio.gather(*(certificate_of(each.host, each.port, clock, is_postgres=True) for each in places))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -71,6 +72,11 @@ def places_with_tls(settings: Settings) -> list[Place]:
     return [Place(address_text(host, port), host, port) for host, port in found if host and host[0] not in "/@"]
 
 
+async def look_at_several(settings: Settings, clock: Clock) -> list[HostState]:
+    """Return the hosts if there is more than one. InvalidError for a malformed address; errors as look_at_hosts."""
+    return await look_at_hosts(settings, clock) if len(_places(parsed(settings.metastore_url))) > 1 else []
+
+
 async def look_at_hosts(settings: Settings, clock: Clock) -> list[HostState]:
     """Return the hosts of metastore.url in its order. Errors as the command that prints the password."""
     arguments = await pool.connection_arguments(settings.metastore_url, settings)()
@@ -78,25 +84,17 @@ async def look_at_hosts(settings: Settings, clock: Clock) -> list[HostState]:
     return await asyncio.gather(*(_look(arguments | place, of_one(url, place), clock) for place in _places(arguments)))
 
 
-async def of_the_primary(settings: Settings, clock: Clock) -> Settings:
-    """Return settings of the one server that takes writes, if several are named: no connection waits for the others.
-
-    The same if there is no such server, or more than one. InvalidError for a malformed url; errors as look_at_hosts.
+def of_the_primary(settings: Settings, hosts: Sequence[HostState]) -> Settings:
+    """Return settings of the one server that takes writes: no connection waits for the others. The same settings if
+    there is no such server, or more than one.
     """
-    if len(_places(parsed(settings.metastore_url))) < 2:
-        return settings
-    primaries = [host.url for host in await look_at_hosts(settings, clock) if host.takes_writes]
+    primaries = [host.url for host in hosts if host.takes_writes]
     return msgspec.structs.replace(settings, metastore_url=primaries[0]) if len(primaries) == 1 else settings
 
 
 def of_one(url: str, place: dict[str, str]) -> str:
     """Return the address with the host, hostaddr and port of one server."""
     return make_conninfo(url, **place)
-
-
-def host_count(url_arguments: dict[str, Any]) -> int:
-    """Return how many hosts libpq's parameters name."""
-    return len(_places(url_arguments))
 
 
 def _places(arguments: dict[str, Any]) -> list[dict[str, str]]:

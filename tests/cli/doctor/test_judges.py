@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import backups, bucket, cluster, command, host, postgres, running, server, tables
+from headrace.cli.doctor import (
+    agents,
+    backups,
+    bucket,
+    certificates,
+    cluster,
+    command,
+    host,
+    postgres,
+    running,
+    server,
+    tables,
+)
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
@@ -181,6 +193,37 @@ def test_a_store_that_does_not_tell() -> None:
     rules = BucketRules(versioned=None, expirations=None, old_versions_expire=False, refusal="AccessDenied")
     (finding,) = bucket.judge_rules(rules, "")
     assert (finding.level.value, "AccessDenied" in finding.found) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "level", "part"),
+    [
+        (b'{"status": "ready"}', 200, Level.OK, "says ready"),
+        (b'{"status": "not ready", "reason": "lease: ran out"}', 503, Level.BAD, "/readyz says lease: ran out"),
+        (b'{"status": "ready", "details": ["bucket: fails here"]}', 200, Level.WARN, "bucket: fails here"),
+    ],
+)
+def test_what_readyz_says_is_shown(body: bytes, status: int, level: Level, part: str) -> None:
+    (found,) = agents.judge_readiness({"7": agents.Told(status=status, body=body)})
+    assert (found.level, part in found.found) == (level, True)
+    assert list(agents.judge_readiness({"7": agents.Told(body=b"<html>")})) == [], "it is another program's port"
+
+
+@pytest.mark.parametrize(
+    ("ahead_days", "level", "part"),
+    [
+        (0, Level.OK, "for 30 days"),
+        (17, Level.WARN, "for 13 days"),
+        (32, Level.BAD, "expired 2 days ago"),
+        (-3, Level.BAD, "valid only in 2.0 days"),
+    ],
+)
+def test_a_certificate(ahead_days: int, level: Level, part: str) -> None:
+    day_ms = certificates.DAY_MS
+    dates = certificates.Dates(99 * day_ms, 130 * day_ms)
+    found = certificates.judge_certificate(bucket.AREA, "s3:443", dates, (100 + ahead_days) * day_ms)
+    assert (found.level, part in found.found) == (level, True)
+    assert certificates.judge_certificate(bucket.AREA, "s3:443", "no answer", 0).level is Level.UNKNOWN
 
 
 @pytest.mark.parametrize("to_do", ["", "change it"])

@@ -73,6 +73,7 @@ STATES = {
         WORKS, WORKS, WORKS, {"connect": ("bad", "not currently accepting connections")}
     ),
     "it refuses the password": Expected(WORKS, WORKS, WORKS, {"connect": ("bad", "password authentication failed")}),
+    "it only reads in new sessions": Expected(WORKS, WORKS, WORKS, {"connect": ("bad", "set for: database")}),
     "it only reads": Expected(
         "refuses: read-only", "fails: read-only transaction", WORKS, {"connect": ("bad", "read-only")}
     ),
@@ -124,6 +125,10 @@ class World:
                 before, _, host = self.address.rpartition("@")
                 self.address = f"{before}x@{host}"
                 yield
+            case "it only reads in new sessions":
+                self.run(f"ALTER DATABASE {self.database} SET default_transaction_read_only = on")
+                yield
+                self.run(f"ALTER DATABASE {self.database} RESET default_transaction_read_only")
             case "it only reads":
                 for each in [await self.store.pool.getconn() for _ in range(self.store.pool.max_size)]:
                     await each.execute("SET default_transaction_read_only = on")
