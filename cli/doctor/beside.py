@@ -53,13 +53,8 @@ async def open_beside(settings: Settings, clock: Clock, rng: random.Random) -> B
         await store.close()
 
 
-async def life_verdict(metastore: LifeApi, store: ObjectStore) -> LifeVerdict:
-    """Judge as a process of the cluster would at its start, without beginning a life."""
-    return await judge_beside(metastore, await read_beside(store))
-
-
 async def judge_beside(metastore: LifeApi, beside: Beside) -> LifeVerdict:
-    """The same, of what was read."""
+    """Judge as a process of the cluster would at its start, without beginning a life."""
     found = await metastore.describe_life()
     verdict = judge(found, beside.newest, beside.reached)
     if verdict in WRITES and found.bucket_id not in (None, beside.bucket_id):

@@ -31,7 +31,7 @@ CLOCK_AHEAD_SECONDS = "1200"
 ROLE = "limited"
 
 
-class Run(NamedTuple):
+class DoctorRun(NamedTuple):
     """How the doctor is run in a state."""
 
     settings: Mapping[str, object]
@@ -43,12 +43,12 @@ class State(NamedTuple):
     """`names`: area and check of the line that names the cause, and words in it."""
 
     title: str
-    enter: Callable[[TortureCluster], AbstractAsyncContextManager[Run]]
+    enter: Callable[[TortureCluster], AbstractAsyncContextManager[DoctorRun]]
     names: tuple[str, str, str]
 
 
 def _sql(cluster: TortureCluster, *statements: str) -> None:
-    """Run them as the owner, in a session that writes in each state."""
+    """DoctorRun them as the owner, in a session that writes in each state."""
     with psycopg.connect(cluster.drills.url, autocommit=True, options="-c default_transaction_read_only=off") as owner:
         owner.execute("SET synchronous_commit = local")
         for statement in statements:
@@ -59,25 +59,25 @@ def _url(cluster: TortureCluster) -> str:
     return str(cluster.operator_settings["metastore.url"])
 
 
-def _with_url(cluster: TortureCluster, url: str) -> Run:
-    return Run(cluster.operator_settings | {"metastore.url": url})
+def _with_url(cluster: TortureCluster, url: str) -> DoctorRun:
+    return DoctorRun(cluster.operator_settings | {"metastore.url": url})
 
 
 @asynccontextmanager
-async def only_reads(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def only_reads(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     name = urlsplit(_url(cluster)).path.lstrip("/")
     _sql(cluster, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    yield Run(cluster.operator_settings)
+    yield DoctorRun(cluster.operator_settings)
     _sql(cluster, f"ALTER DATABASE {name} RESET default_transaction_read_only")
 
 
 @asynccontextmanager
-async def wrong_password(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def wrong_password(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     yield _with_url(cluster, _url(cluster).replace("@", "x@", 1))
 
 
 @asynccontextmanager
-async def lacking_right(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def lacking_right(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     granted = f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO {ROLE}"
     _sql(cluster, f"CREATE ROLE {ROLE}", granted, f"REVOKE INSERT ON extents FROM {ROLE}")
     yield _with_url(cluster, f"{_url(cluster)}?options={quote(f'-c role={ROLE}')}")
@@ -85,72 +85,72 @@ async def lacking_right(cluster: TortureCluster) -> AsyncIterator[Run]:
 
 
 @asynccontextmanager
-async def connections_used_up(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def connections_used_up(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     with ExitStack() as sessions:
         while True:
             try:
                 sessions.enter_context(psycopg.connect(cluster.drills.url))
             except psycopg.OperationalError:
                 break
-        yield Run(cluster.operator_settings)
+        yield DoctorRun(cluster.operator_settings)
 
 
 @asynccontextmanager
-async def standby_away(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def standby_away(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     _sql(cluster, "ALTER SYSTEM SET synchronous_standby_names = 'standby_a'", "SELECT pg_reload_conf()")
-    yield Run(cluster.operator_settings)
+    yield DoctorRun(cluster.operator_settings)
     _sql(cluster, "ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
 
 
 @asynccontextmanager
-async def silent_host(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def silent_host(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         before, _, after = _url(cluster).partition("@")
         yield _with_url(cluster, f"{before}@127.0.0.1:{silent.getsockname()[1]},{after}")
 
 
 @asynccontextmanager
-async def other_database(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def other_database(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     _sql(cluster, "CREATE DATABASE another ENCODING 'UTF8' TEMPLATE template0")
     yield _with_url(cluster, f"{_url(cluster).rpartition('/')[0]}/another")
     _sql(cluster, "DROP DATABASE another WITH (FORCE)")
 
 
 @asynccontextmanager
-async def revoked_key(cluster: TortureCluster) -> AsyncIterator[Run]:
-    yield Run(cluster.operator_settings, {"AWS_ACCESS_KEY_ID": "AKIAREVOKED"})
+async def revoked_key(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
+    yield DoctorRun(cluster.operator_settings, {"AWS_ACCESS_KEY_ID": "AKIAREVOKED"})
 
 
 @asynccontextmanager
-async def wrong_prefix(cluster: TortureCluster) -> AsyncIterator[Run]:
-    yield Run(cluster.operator_settings | {"bucket": f"s3://{BUCKET}/rum"})
+async def wrong_prefix(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
+    yield DoctorRun(cluster.operator_settings | {"bucket": f"s3://{BUCKET}/rum"})
 
 
 @asynccontextmanager
-async def clock_ahead(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def clock_ahead(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     module = ("load.drills.shifted_clock", CLOCK_AHEAD_SECONDS)
-    yield Run(cluster.operator_settings, module=module)
+    yield DoctorRun(cluster.operator_settings, module=module)
 
 
 @asynccontextmanager
-async def address_of_a_store(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def address_of_a_store(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     proxy = cluster.agents["agent-1"].proxy
     port, proxy.target = proxy.target, cluster.s3.port
-    yield Run(cluster.operator_settings)
+    yield DoctorRun(cluster.operator_settings)
     proxy.target = port
 
 
 @asynccontextmanager
-async def paused_agent(cluster: TortureCluster) -> AsyncIterator[Run]:
+async def paused_agent(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
     agent = cluster.agents["agent-1"]
     agent.signal(signal.SIGSTOP)
-    yield Run(cluster.operator_settings)
+    yield DoctorRun(cluster.operator_settings)
     agent.signal(signal.SIGCONT)
 
 
 @asynccontextmanager
-async def wrong_zone(cluster: TortureCluster) -> AsyncIterator[Run]:
-    yield Run(cluster.operator_settings | {"broker.rack": "A"})
+async def wrong_zone(cluster: TortureCluster) -> AsyncIterator[DoctorRun]:
+    yield DoctorRun(cluster.operator_settings | {"broker.rack": "A"})
 
 
 STATES = (

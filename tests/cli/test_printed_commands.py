@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.commands import COMMANDS as PARSED
-from headrace.cli.doctor.beside import life_verdict
+from headrace.cli.doctor.beside import judge_beside, read_beside
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.life.verdict import LifeVerdict
@@ -229,7 +229,8 @@ class LiveCluster:
     async def _verdict(self) -> LifeVerdict:
         metastore = await PostgresMetastore.open(self.urls["right"], Settings(metastore_pool_size=1))
         try:
-            return await life_verdict(metastore, DirectoryStore(self.places["right"], SystemClock()))
+            store = DirectoryStore(self.places["right"], SystemClock())
+            return await judge_beside(metastore, await read_beside(store))
         finally:
             await metastore.close()
 

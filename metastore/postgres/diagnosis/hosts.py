@@ -52,7 +52,7 @@ class HostState(NamedTuple):
         return not (self.error or self.is_standby or self.reads_only)
 
 
-class Place(NamedTuple):
+class ServerPlace(NamedTuple):
     """Where a server is reached by TCP."""
 
     text: str
@@ -60,7 +60,7 @@ class Place(NamedTuple):
     port: int
 
 
-def places_with_tls(settings: Settings) -> list[Place]:
+def places_with_tls(settings: Settings) -> list[ServerPlace]:
     """Return the servers of metastore.url that may be asked for TLS: none by a socket, none with sslmode=disable.
 
     InvalidError for a malformed address.
@@ -69,7 +69,7 @@ def places_with_tls(settings: Settings) -> list[Place]:
     if (arguments.get("sslmode") or os.environ.get("PGSSLMODE", "")) == "disable":
         return []
     found = [(each.get("hostaddr") or each.get("host") or "", int(each["port"] or 5432)) for each in _places(arguments)]
-    return [Place(address_text(host, port), host, port) for host, port in found if host and host[0] not in "/@"]
+    return [ServerPlace(address_text(host, port), host, port) for host, port in found if host and host[0] not in "/@"]
 
 
 async def look_at_several(settings: Settings, clock: Clock) -> list[HostState]:
