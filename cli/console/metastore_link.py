@@ -17,7 +17,7 @@ from headrace.cli.console.kept_answers import KeptAnswers
 from headrace.cli.doctor import bucket as doctor_bucket
 from headrace.cli.doctor import cluster as doctor_cluster
 from headrace.cli.doctor import postgres as doctor_postgres
-from headrace.cli.doctor.beside import read_beside
+from headrace.cli.doctor.bucket_facts import read_bucket_facts
 from headrace.cli.doctor.findings import Finding
 from headrace.cli.doctor.remedies import of_bucket
 from headrace.config.settings import Settings
@@ -107,10 +107,10 @@ class MetastoreLink:
 
     async def _findings(self) -> list[Finding]:
         found = await doctor_postgres.examine(self._settings, self._clock)
-        store, beside = self._opened_store(), None
+        store, facts = self._opened_store(), None
         if store is not None:
             try:
-                beside = await within(self._clock, BUCKET_SECONDS, read_beside(store))
+                facts = await within(self._clock, BUCKET_SECONDS, read_bucket_facts(store))
             except HeadraceError as error:
                 found.append(doctor_bucket.AREA.bad("read", str(error), of_bucket(str(error), "cluster")))
             except TimeoutError:
@@ -118,7 +118,7 @@ class MetastoreLink:
                 found.append(doctor_bucket.AREA.unknown("read", why, doctor_bucket.ASK_AGAIN))
             finally:
                 await store.close()
-        return [*found, *await doctor_cluster.examine(self._settings, beside, self._clock, asks_by_http=False)]
+        return [*found, *await doctor_cluster.examine(self._settings, facts, self._clock, asks_by_http=False)]
 
     def _opened_store(self) -> ObjectStore | None:
         """None without a setting `bucket`: then the bucket's part of the findings is missing."""

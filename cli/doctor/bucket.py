@@ -224,7 +224,7 @@ async def _deleted(store: ObjectStore, keys: list[str]) -> Finding:
     if left := sorted(set(keys) - set(confirmed)):
         found = f"{len(left)} of {len(keys)} objects were not deleted, and are left: {left[0]} ..."
         return AREA.bad("delete", found, "allow s3:DeleteObject to agents and compactors")
-    with suppress(NotFoundError, InvalidError):  # a store that lets nobody list says 403 of what is gone
+    with suppress(NotFoundError, InvalidError):  # without the right to list, a store says 403 of what is gone
         await store.head(keys[0])
         return AREA.bad("delete", "deleted objects are still there", "do not use this store")
     return AREA.ok("delete", f"{len(keys)} objects are gone")

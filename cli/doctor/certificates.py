@@ -44,19 +44,19 @@ async def certificate_of(host: str, port: int, clock: Clock, *, is_postgres: boo
         return str(error)
 
 
-def judge_certificate(area: Area, whose: str, shown: Dates | str, now_ms: int) -> Finding:
-    """`whose`: the address, for people."""
+def judge_certificate(area: Area, place: str, shown: Dates | str, now_ms: int) -> Finding:
+    """`place`: the address, for people."""
     if isinstance(shown, str):
-        return area.unknown("certificate", f"{whose}: {shown}", "look at its address and its TLS settings")
+        return area.unknown("certificate", f"{place}: {shown}", "look at its address and its TLS settings")
     days = (shown.until_ms - now_ms) / DAY_MS
     until = datetime.fromtimestamp(shown.until_ms / 1000, UTC).date()
     if days < 0:
-        found = f"the certificate of {whose} expired {-days:.0f} days ago, on {until}"
+        found = f"the certificate of {place} expired {-days:.0f} days ago, on {until}"
         return area.bad("certificate", found, _HOW_TO_RENEW)
     if shown.from_ms > now_ms:
-        found = f"the certificate of {whose} is valid only in {(shown.from_ms - now_ms) / DAY_MS:.1f} days"
+        found = f"the certificate of {place} is valid only in {(shown.from_ms - now_ms) / DAY_MS:.1f} days"
         return area.bad("certificate", found, "set this machine's clock (NTP), or renew it")
-    found = f"the certificate of {whose} is valid for {days:.0f} days, until {until}"
+    found = f"the certificate of {place} is valid for {days:.0f} days, until {until}"
     return area.warn("certificate", found, _HOW_TO_RENEW) if days < DAYS_WARN else area.ok("certificate", found)
 
 

@@ -15,7 +15,7 @@ from headrace.agent.limits.client_rows import RowUse, row_use
 from headrace.cli.doctor.addresses import examine_addresses
 from headrace.cli.doctor.agents import examine_agents
 from headrace.cli.doctor.backups import judge_backup
-from headrace.cli.doctor.beside import Beside, judge_beside
+from headrace.cli.doctor.bucket_facts import BucketFacts, verdict_of
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.cli.doctor.remedies import of_postgres
@@ -45,17 +45,17 @@ ASK_AGAIN = "run the doctor again; if it stays so, look at Postgres, at the agen
 
 
 async def examine(
-    settings: Settings, beside: Beside | None, clock: Clock, *, asks_by_http: bool = True
+    settings: Settings, facts: BucketFacts | None, clock: Clock, *, asks_by_http: bool = True
 ) -> list[Finding]:
-    """Every finding about the cluster. `beside` None: the bucket is unknown, or was found to be unusable.
+    """Every finding about the cluster. `facts` None: the bucket is unknown, or was found to be unusable.
 
     `asks_by_http`: whether agents are asked at http.port of the settings, too.
     """
-    work = _examine(settings, beside, clock, asks_by_http)
+    work = _examine(settings, facts, clock, asks_by_http)
     return await in_time(clock, AREA_SECONDS, AREA, "answers", work, ASK_AGAIN)
 
 
-async def _examine(settings: Settings, beside: Beside | None, clock: Clock, asks_by_http: bool) -> list[Finding]:
+async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, asks_by_http: bool) -> list[Finding]:
     answer_ms = min(settings.metastore_statement_timeout_ms, ANSWER_MS)
     limited = msgspec.structs.replace(settings, metastore_pool_size=1, metastore_statement_timeout_ms=answer_ms)
     try:
@@ -72,8 +72,8 @@ async def _examine(settings: Settings, beside: Beside | None, clock: Clock, asks
         found += judge_jobs(await metastore.count_jobs())
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.known_bucket(), bucket_address(settings.bucket)))
-        if beside is not None:
-            found += await _beside(metastore, beside, in_force, clock)
+        if facts is not None:
+            found += await _compared(metastore, facts, in_force, clock)
     except HeadraceError as error:
         return [AREA.bad("read", str(error), "see postgres and bucket above")]
     finally:
@@ -82,15 +82,17 @@ async def _examine(settings: Settings, beside: Beside | None, clock: Clock, asks
     return [*found, *await examine_agents(image.live_agents(), settings, clock)] if asks_by_http else found
 
 
-async def _beside(metastore: PostgresMetastore, beside: Beside, in_force: Settings, clock: Clock) -> list[Finding]:
+async def _compared(
+    metastore: PostgresMetastore, facts: BucketFacts, in_force: Settings, clock: Clock
+) -> list[Finding]:
     """Return what bucket and database say of each other."""
-    if (bucket_id := beside.cluster_id) not in (None, metastore.cluster_id):
+    if (bucket_id := facts.cluster_id) not in (None, metastore.cluster_id):
         to_do = "correct bucket or metastore.url"
         return [
             AREA.bad("one cluster", f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}", to_do)
         ]
-    backup = judge_backup(beside.backup, await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms)
-    return [judge_life(await judge_beside(metastore, beside)), backup]
+    backup = judge_backup(facts.backup, await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms)
+    return [judge_life(await verdict_of(metastore, facts)), backup]
 
 
 def judge_agents(image: MetadataImage) -> Iterator[Finding]:

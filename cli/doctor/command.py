@@ -1,8 +1,8 @@
 """`headrace doctor`: one line for each thing that a cluster depends on, with what to do about it.
 
 Place: run by people before a cluster starts, and when something is wrong; on a machine that runs agents.
-Invariant: it changes nothing, but for a few objects below doctor/ in the bucket, which it deletes. It ends, whatever
-does not answer. The exit status is 1 if anything is bad.
+Invariant: it changes nothing, but for a few objects below doctor/ in the bucket, which it deletes. It ends also if
+something does not answer. The exit status is 1 if anything is bad.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from headrace.cli.doctor import bucket, cluster, host, postgres, tables
-from headrace.cli.doctor.beside import Beside, open_beside
+from headrace.cli.doctor.bucket_facts import BucketFacts, open_bucket_facts
 from headrace.cli.doctor.deadline import in_time, on_own_loop, run_to_end
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.cli.doctor.remedies import of_bucket
@@ -79,18 +79,20 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     found = [*host.judge(host.facts()), *of_postgres, *of_bucket]
     if any(f.level in (Level.BAD, Level.UNKNOWN) and f.check in NEEDED for f in of_postgres):
         return found
-    beside = None
+    facts = None
     if not any(f.level is Level.BAD or (f.level is Level.UNKNOWN and f.check in UNREAD) for f in of_bucket):
-        beside, failures = await _beside(settings, clock, rng)
+        facts, failures = await _bucket_facts(settings, clock, rng)
         found += failures
-    found += await cluster.examine(settings, beside, clock)
-    return found if beside is None else [*found, *await tables.examine(settings)]
+    found += await cluster.examine(settings, facts, clock)
+    return found if facts is None else [*found, *await tables.examine(settings)]
 
 
-async def _beside(settings: Settings, clock: Clock, rng: random.Random) -> tuple[Beside | None, list[Finding]]:
+async def _bucket_facts(
+    settings: Settings, clock: Clock, rng: random.Random
+) -> tuple[BucketFacts | None, list[Finding]]:
     """Return what the bucket has of the cluster, or why that is not known."""
     try:
-        reading = on_own_loop(lambda: open_beside(settings, clock, rng))
+        reading = on_own_loop(lambda: open_bucket_facts(settings, clock, rng))
         return await within(clock, bucket.STEP_SECONDS, reading), []
     except TimeoutError:
         why = f"the bucket's objects of the cluster were not read in {bucket.STEP_SECONDS:g} s"

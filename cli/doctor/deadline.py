@@ -1,8 +1,8 @@
 """Deadlines of the doctor's checks, and threads that do not keep the process when what they wait for never comes.
 
 Place: around what each area of `headrace doctor` asks.
-Invariant: a check ends at its deadline, whatever the checked side does: what is asked is cancelled, and nobody waits
-for its end. A thread that a file system or a name server blocks ends with the process.
+Invariant: a check ends at its deadline, also if the checked side does not answer: what is asked is cancelled, and its
+end is not waited for. A thread that a file system or a name server blocks ends with the process.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def on_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it on an event loop of its own, in a thread: what takes its CPU time does not stop the caller's loop."""
+    """Run it on a separate event loop, in a thread: what takes its CPU time does not stop the caller's loop."""
     return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), run_to_end, work)
 
 

@@ -36,10 +36,10 @@ def judge_no_connection(hosts: Sequence[HostState], database: str, error: str) -
         to_do = "name the primary in metastore.url, or promote the standby (docs/operate/POSTGRES.md)"
     else:
         to_do = NETWORK
-    return AREA.bad("connect", f"{found}{_beside(hosts, error)}", to_do)
+    return AREA.bad("connect", f"{found}{_although(hosts, error)}", to_do)
 
 
-def _beside(hosts: Sequence[HostState], error: str) -> str:
+def _although(hosts: Sequence[HostState], error: str) -> str:
     """Return the error of the attempt, if each host does well when it is asked alone."""
     return f" ({error})" if any(host.takes_writes for host in hosts) else ""
 

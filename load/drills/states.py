@@ -40,11 +40,14 @@ class DoctorRun(NamedTuple):
 
 
 class State(NamedTuple):
-    """`names`: area and check of the line that names the cause, and words in it."""
+    """`names`: area and check of a line that names the cause, and words in it; or of another one, if the state has gone
+    on.
+    """
 
     title: str
     enter: Callable[[TortureCluster], AbstractAsyncContextManager[DoctorRun]]
     names: tuple[str, str, str]
+    later: tuple[str, str, str] | None = None
 
 
 def _sql(cluster: TortureCluster, *statements: str) -> None:
@@ -165,7 +168,12 @@ STATES = (
     State("the bucket's prefix is mistyped", wrong_prefix, ("bucket", "cluster", "not formatted")),
     State("this machine's clock is 20 minutes ahead", clock_ahead, ("bucket", "clock", "s ahead of the store's")),
     State("an agent advertises a store's address", address_of_a_store, ("cluster", "addresses", "no Kafka request")),
-    State("an agent's process is stopped", paused_agent, ("cluster", "addresses", "no Kafka request")),
+    State(
+        "an agent's process is stopped",
+        paused_agent,
+        ("cluster", "addresses", "no Kafka request"),
+        ("cluster", "agents", "gone: "),  # its lease has ended before the doctor looked
+    ),
     State("broker.rack is mistyped", wrong_zone, ("cluster", "zones", "broker.rack=A")),
 )
 
@@ -189,9 +197,10 @@ async def _judge(state: State, cluster: TortureCluster, before: Findings, write:
     began = time.monotonic()
     async with state.enter(cluster) as run:
         found = await doctor(run.settings, run.module, run.environment)
-    area, check, words = state.names
-    level, told = found.get((area, check), ("ok", ""))
-    is_named = level != "ok" and words in told
+    for area, check, words in filter(None, (state.names, state.later)):
+        level, told = found.get((area, check), ("ok", ""))
+        if is_named := level != "ok" and words in told:
+            break
     write(f"  {state.title}: {'named' if is_named else 'MISSED'}, in {time.monotonic() - began:.1f} s")
     if is_named:
         write(f"    {level:<4} {area} {check}: {_around(told, words)}")

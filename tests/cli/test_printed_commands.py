@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.commands import COMMANDS as PARSED
-from headrace.cli.doctor.beside import judge_beside, read_beside
+from headrace.cli.doctor.bucket_facts import read_bucket_facts, verdict_of
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.life.verdict import LifeVerdict
@@ -230,7 +230,7 @@ class LiveCluster:
         metastore = await PostgresMetastore.open(self.urls["right"], Settings(metastore_pool_size=1))
         try:
             store = DirectoryStore(self.places["right"], SystemClock())
-            return await judge_beside(metastore, await read_beside(store))
+            return await verdict_of(metastore, await read_bucket_facts(store))
         finally:
             await metastore.close()
 

@@ -1,8 +1,8 @@
 """Whether a pooler is between this process and Postgres, and whether it does what Headrace needs.
 
 Place: under `headrace doctor`, on the first two connections, before any prepared statement.
-Definitions: a pooler gives a client a process id of its own. In session mode each client has a server connection; in
-transaction mode clients share them between transactions; in statement mode BEGIN is refused.
+Definitions: a pooler gives a client another process id than the server has. In session mode each client has a server
+connection; in transaction mode clients share them between transactions; in statement mode BEGIN is refused.
 Invariant: changes nothing.
 """
 

@@ -1,6 +1,6 @@
 """The doctor on agents: their addresses, certificates, clocks, zones and releases.
 
-Fault model: a real agent with a listener whose certificate has expired, which is also paused; agents that are
+Fault model: a real agent with a listener with an expired certificate, which is also paused; agents that are
 registered and advertise what is at another address: another cluster, an HTTP server, nothing.
 """
 
@@ -57,7 +57,7 @@ def at(port: int, name: str = "PLAINTEXT", host: str = "127.0.0.1") -> Listener:
     return Listener(name, host, port, 0)
 
 
-async def test_an_agent_in_order_whose_certificate_expired(agent: tuple[AgentUnderTest, Settings]) -> None:
+async def test_an_agent_in_order_with_an_expired_certificate(agent: tuple[AgentUnderTest, Settings]) -> None:
     running, settings = agent
     found = await examined(settings)
     level, told, to_do = found["certificate"]
@@ -86,7 +86,7 @@ async def test_an_agent_that_does_not_tell_its_clock(agent: tuple[AgentUnderTest
     assert "run the doctor on their machines" in str(to_do)
 
 
-async def test_an_agent_whose_process_is_stopped(
+async def test_an_agent_with_a_process_that_is_stopped(
     agent: tuple[AgentUnderTest, Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease lasts, so the cluster counts it as live: only its addresses show it."""

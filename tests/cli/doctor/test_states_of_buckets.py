@@ -1,4 +1,4 @@
-"""The doctor on a bucket whose keys or rights are wrong, whose clock is another, or whose disk is full.
+"""The doctor on a bucket with wrong keys or rights, with another clock, or with a full disk.
 
 Fault model: a real S3 server with accounts and bucket policies, which refuses one action; a server on loopback that
 answers as S3 does to an expired token and to a wrong clock; a file system of a few megabytes.

@@ -1,7 +1,7 @@
-"""The doctor itself: it ends, whatever does not answer, and what it could not see is not known.
+"""The doctor itself: it ends also if something does not answer, and what it could not see is not known.
 
-Fault model: a file system whose read never ends; a Postgres whose commits wait for a standby that is gone; connections
-that are open and transfer nothing.
+Fault model: a file system in which a read never ends; a Postgres in which commits wait for a standby that is gone;
+connections that are open and transfer nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
 
 
 def test_a_file_system_that_hangs(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read of a pipe that nobody writes to ends no earlier than that of a network file system that is away."""
+    """A read of a pipe without a writer ends no earlier than that of a network file system that is away."""
     monkeypatch.setattr(bucket, "STEP_SECONDS", 0.3)
     properties = Path(places[3].removeprefix("file://")) / OBJECT_KEY
     content = properties.read_bytes()

@@ -25,7 +25,7 @@ from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
 
-class Beside(NamedTuple):
+class BucketFacts(NamedTuple):
     """What the bucket has; None: nothing of that kind."""
 
     cluster_id: str | None
@@ -35,28 +35,30 @@ class Beside(NamedTuple):
     backup: BackupRecord | None
 
 
-async def read_beside(store: ObjectStore) -> Beside:
+async def read_bucket_facts(store: ObjectStore) -> BucketFacts:
     """Errors as ObjectStore.get and list_objects, CorruptError for objects that are damaged."""
     newest = await newest_life(store, None)
     reached = None if newest is None else await read_position(store, newest.life)
     newest = None if newest is None else await with_database(store, newest)
-    return Beside(await read_cluster_id(store), await read_bucket_id(store), newest, reached, await read_backup(store))
+    return BucketFacts(
+        await read_cluster_id(store), await read_bucket_id(store), newest, reached, await read_backup(store)
+    )
 
 
-async def open_beside(settings: Settings, clock: Clock, rng: random.Random) -> Beside:
+async def open_bucket_facts(settings: Settings, clock: Clock, rng: random.Random) -> BucketFacts:
     """Read it from the bucket of the settings, without retries."""
     options = StoreOptions.of(msgspec.structs.replace(settings, store_retries=0, store_hedge_percent=0))
     store = open_store(settings.bucket, options, clock=clock, rng=rng)
     try:
-        return await read_beside(store)
+        return await read_bucket_facts(store)
     finally:
         await store.close()
 
 
-async def judge_beside(metastore: LifeApi, beside: Beside) -> LifeVerdict:
+async def verdict_of(metastore: LifeApi, facts: BucketFacts) -> LifeVerdict:
     """Judge as a process of the cluster would at its start, without beginning a life."""
     found = await metastore.describe_life()
-    verdict = judge(found, beside.newest, beside.reached)
-    if verdict in WRITES and found.bucket_id not in (None, beside.bucket_id):
+    verdict = judge(found, facts.newest, facts.reached)
+    if verdict in WRITES and found.bucket_id not in (None, facts.bucket_id):
         return LifeVerdict.OTHER_BUCKET
     return verdict
