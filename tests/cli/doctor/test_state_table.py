@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operate" / "DOCTOR.md").read_text(encoding="utf-8")
 TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 HERE = Path(__file__).parent
-OF_STATES = [*HERE.glob("test_states_of_*.py"), HERE / "test_broken_set_ups.py"]
+OF_STATES = [*HERE.parent.rglob("test_states_of_*.py"), HERE / "test_broken_set_ups.py"]
 ELSEWHERE = [ROOT / "tests" / "metastore" / "test_secure_connections.py"]
 OF_THE_PROGRAM = {
     "test_a_check_ends_at_its_deadline_and_is_not_known",

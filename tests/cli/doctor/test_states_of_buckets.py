@@ -30,6 +30,7 @@ from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, SECRET_KEY, find_ve
 from tests.scripted_http import Exchange, ScriptedServer
 
 USER, USER_SECRET = "agents", "agents-secret"
+SESSIONS: dict[tuple[str, str], Any] = {}
 TakeKeys = Callable[[str, str], None]
 EVERY = ("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket")
 
@@ -58,9 +59,10 @@ def take_keys(monkeypatch: pytest.MonkeyPatch) -> TakeKeys:
     """Let the doctor find these keys, as a process that was started with them."""
 
     def take(access_key: str, secret_key: str) -> None:
-        monkeypatch.setattr(aioboto3, "Session", aioboto3.session.Session)  # the shared one remembers its keys
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", access_key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret_key)
+        session = SESSIONS.setdefault((access_key, secret_key), aioboto3.session.Session())  # it remembers its keys
+        monkeypatch.setattr(aioboto3, "Session", lambda: session)
 
     return take
 
@@ -111,6 +113,7 @@ async def test_keys_that_were_revoked(endpoint: str, take_keys: TakeKeys) -> Non
     assert str(to_do).startswith("the access key is not known or was revoked"), told
 
 
+@pytest.mark.slow
 async def test_a_wrong_secret_key(endpoint: str, take_keys: TakeKeys) -> None:
     take_keys(ACCESS_KEY, "another")
     level, _, to_do = (await examined(endpoint))["put"]

@@ -31,6 +31,7 @@ from tests.cli.doctor.world import Doctor, lines
 from tests.fixtures_s3 import BUCKET
 from tests.manual_clock import ManualClock
 from tests.metastore.lost_standby import STANDBY, LostStandby
+from tests.scripted_http import ScriptedServer, refusing
 
 ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
 
@@ -96,7 +97,9 @@ async def test_a_check_ends_at_its_deadline_and_is_not_known() -> None:
     assert found == [area.unknown("check", "no answer in 5 s", "ask again")]
 
 
-async def test_the_client_of_s3_is_loaded_on_another_thread(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_of_s3_is_loaded_on_another_thread(
+    aws_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes a second of CPU; on the doctor's event loop Postgres' answers would wait for it."""
     threads: list[int] = []
 
@@ -106,9 +109,12 @@ async def test_the_client_of_s3_is_loaded_on_another_thread(moto_url: str, monke
             return super().client(*given, **named)
 
     monkeypatch.setattr(aioboto3, "Session", Session)
-    settings = Settings(bucket=f"s3://{BUCKET}/logs", s3_endpoint=moto_url, s3_region="us-east-1", s3_path_style=True)
-    found = lines(await bucket.examine(settings, SystemClock(), random.Random(5)))
-    assert found["put"][0] == "ok"
+    async with ScriptedServer([refusing(403, "AccessDenied")] * 9) as server:
+        settings = Settings(
+            bucket=f"s3://{BUCKET}/logs", s3_endpoint=server.url, s3_region="us-east-1", s3_path_style=True
+        )
+        found = lines(await bucket.examine(settings, SystemClock(), random.Random(5)))
+    assert "AccessDenied" in found["put"][1]
     assert threads
     assert threading.get_ident() not in threads
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
+from headrace.cli.doctor import cluster
 from headrace.cli.doctor.findings import Finding
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, Listener
@@ -67,3 +68,15 @@ async def register(
             assert not (await beat(metastore, agent)).is_fenced
     finally:
         await metastore.close()
+
+
+async def examined_cluster(settings: Settings, clock: SystemClock | None = None) -> dict[str, Line]:
+    return lines(await cluster.examine(settings, None, clock or SystemClock()))
+
+
+def at(port: int, name: str = "PLAINTEXT", host: str = "127.0.0.1") -> Listener:
+    return Listener(name, host, port, 0)
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2].rstrip("/"))
