@@ -15,25 +15,21 @@ from typing import Any
 import aioboto3
 import pytest
 
-from headrace.cli.doctor import bucket, cluster, command
+from headrace.cli.doctor import bucket, command
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
 from headrace.metastore.postgres import pool, single_connection
 from headrace.metastore.postgres.diagnosis import hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import OBJECT_KEY, render
-from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.cluster_properties import OBJECT_KEY
 from load.torture.proxy import FaultProxy
 from tests.cli.doctor.world import Doctor, lines
 from tests.fixtures_s3 import BUCKET
 from tests.manual_clock import ManualClock
 from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.scripted_http import ScriptedServer, refusing
-
-ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
 
 
 def test_a_file_system_that_hangs(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +113,3 @@ async def test_the_client_of_s3_is_loaded_on_another_thread(
     assert "AccessDenied" in found["put"][1]
     assert threads
     assert threading.get_ident() not in threads
-
-
-async def test_a_database_of_another_cluster(places: list[str]) -> None:
-    settings = Settings(metastore_url=places[1], bucket=places[3])
-    known = formatted_cluster(places[1])
-    assert known is not None
-    store = DirectoryStore(Path(places[3].removeprefix("file://")), SystemClock())
-    await store.put(OBJECT_KEY, render(ANOTHER_CLUSTER))
-    found = {each.check: each for each in await command.examine(settings, SystemClock(), random.Random(1))}
-    told = found["one cluster"].found
-    assert told == f"the bucket belongs to {ANOTHER_CLUSTER}, the database to {known.cluster_id}"
-    assert cluster.AREA.name == found["one cluster"].area
