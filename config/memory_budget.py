@@ -40,6 +40,7 @@ LAST_STORED_BYTES = 6 * MIB
 """What it remembers of how the last batch of a producer came (agent/produce/last_stored.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
     "access_decisions": 8 * MIB,
+    "client_traffic": 2 * MIB,
     "client_zones": MIB,
     "group_positions": 8 * MIB,
     "metadata_answers": 16 * MIB,

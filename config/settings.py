@@ -535,6 +535,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " further ones are one sum. 0: no metrics by topic."
         ),
     ] = field(default=100, name="topic.metrics.max")
+    client_metrics_max: Annotated[
+        int,
+        Meta(
+            description="Maximum number of pairs of user and client id for which an agent shows requests, bytes and"
+            " records in /metrics by name, those that use most; all others are one sum. 0: no metrics by client.",
+            ge=0,
+            le=1_000,
+        ),
+    ] = field(default=100, name="client.metrics.max")
     consumer_lag_metrics_max: Annotated[
         NonNegativeInt,
         Meta(

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
@@ -95,8 +96,8 @@ class FixedView:
     )
 
 
-async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> None:
-    """Print one line."""
+async def bench(request_bytes: int, observer: ProduceObserver | None = None, pairs_max: int = 100) -> None:
+    """Print one line. `pairs_max`: client.metrics.max."""
     clock, registry = SystemClock(), CollectorRegistry()
     pipeline = ProducePipeline(
         cast(Any, YesStore()),
@@ -115,7 +116,9 @@ async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> 
     dispatcher = Dispatcher()
     dispatcher.register(ApiKey.PRODUCE, pipeline.handle)
     limits = Limits(PLENTY, PLENTY, REQUESTS + 1, 1, 600_000)
-    connection = a_connection(ConnectionHost(dispatcher.handle, limits, clock, ListenerMetrics(registry)))
+    host = ConnectionHost(dispatcher.handle, limits, clock, ListenerMetrics(registry))
+    host.traffic = ClientTraffic(pairs_max, registry) if pairs_max else None
+    connection = a_connection(host)
     frames = Sequenced(ProduceWorkload("", 0, TOPIC.name, PARTITIONS, request_bytes, 1, 1, 1, 0, -1), -1)
     load = b"".join(frames.frame() for _ in range(REQUESTS))
     tune_collector()
@@ -158,9 +161,11 @@ async def one_round(connection: KafkaConnection, load: bytes) -> tuple[float, fl
 
 def main() -> None:
     """All sizes."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client-metrics-max", type=int, default=100, help="0: requests are not counted by client")
+    pairs_max = parser.parse_args().client_metrics_max
     for kib in (1, 16, 64):
-        asyncio.run(bench(kib * 1024))
+        asyncio.run(bench(kib * 1024, pairs_max=pairs_max))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,23 @@ class UnlimitedReplies:
 _UNLIMITED = UnlimitedReplies()
 
 
+class RequestSender(Protocol):
+    """Who sent a request, as the metrics by client see it (agent/access/quotas/client_traffic.py)."""
+
+    def sent_records(self, records: int) -> None:
+        """The request had so many records that passed the checks."""
+
+
+class UncountedSender:
+    """Sender of a request that does not count."""
+
+    def sent_records(self, records: int) -> None:
+        """Nothing to count."""
+
+
+_UNCOUNTED = UncountedSender()
+
+
 class GivenProducer(NamedTuple):
     """What a connection's last InitProducerId gave out."""
 
@@ -152,6 +169,8 @@ class Request:
     """The decoded body, once protocol/typed.py has decoded it."""
     kept_bytes: int = 0
     """What it takes besides its frame until it is answered; its handler says so before it returns."""
+    sender: RequestSender = _UNCOUNTED
+    """What counts its records."""
 
 
 Buffers = list[bytes | memoryview]

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
+from headrace.agent.access.quotas.heavy_clients import CountedPair
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
@@ -58,6 +59,8 @@ _TURN_SECONDS = 0.01
 """One turn of the event loop starts no further request of a connection after so many, or after this time: those of
 other connections come in between. A read may bring hundreds of requests, of which each may take 20 ms.
 """
+_SENDER_SECONDS = 1.0
+"""How long requests of the same client id count for the same pair without another look-up."""
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
 
@@ -93,6 +96,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether the next turn of the event loop starts requests that were read in this one."""
         self._flush_scheduled = False
         self._muting = Muting(host, self._read_on)
+        self._sender: CountedPair | None = None
+        """What counts the requests with this client id, until then."""
+        self._sender_id: str | None = None
+        self._sender_until = 0.0
 
     @property
     def in_progress(self) -> int:
@@ -311,6 +318,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
+        if self._host.traffic is not None:
+            if self._sender is None or client_id != self._sender_id or now >= self._sender_until:
+                self._sender = self._host.traffic.sender(self._client, client_id, now)
+                self._sender_id, self._sender_until = client_id, now + _SENDER_SECONDS
+            if self._sender is not None:
+                slot.sender = request.sender = self._sender
+                self._sender.sent_request(len(frame))
         if self._host.quotas is not None:
             self._muting.charge(slot, request, len(frame), self._host.quotas)
         try:
@@ -387,6 +401,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if slot.use is not None or slot.throttle_seconds:
             self._muting.settle(slot)
         self._replies.made(slot, self._host.clock.monotonic())
+        if slot.sender is not None:
+            slot.sender.got_answer(slot.reply_bytes)
         if slot.header.api_key == ApiKey.FETCH:
             self._memory.fetch_answered()
         self._schedule_flush()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.admission import LOCAL_EXTRA, Admission
 from headrace.agent.listener.memory import MemoryBudget
@@ -148,6 +149,8 @@ class ConnectionHost:
         self._newcomers = self._no_newcomers()
         self.quotas: QuotaEnforcer | None = None
         """While client quotas are set."""
+        self.traffic: ClientTraffic | None = None
+        """What counts by user and client id, if anything does."""
         self.refused_certificate: RefusedCertificate = lambda connection, client_id, mechanism, reason: None
         self.metrics = metrics
         self._ends = Repetitions()

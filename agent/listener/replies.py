@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.agent.access.quotas.enforcement import RequestUse
+from headrace.agent.access.quotas.heavy_clients import CountedPair
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies
@@ -52,6 +53,8 @@ class Slot:
     use: RequestUse | None = None
     """The use of quotas, if any apply to the request."""
     throttle_seconds: float = 0.0
+    sender: CountedPair | None = None
+    """What counts the request and its answer; None: nothing does."""
     made_at: float = math.nan
     """When the reply was made; until it is sent it waits for earlier ones and for the client."""
     asked_wait_seconds: float = 0.0

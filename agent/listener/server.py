@@ -17,6 +17,7 @@ from functools import partial
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.arrival import ArrivingConnection
 from headrace.agent.listener.bound_sockets import bound_sockets, why_unbound
@@ -73,6 +74,10 @@ class KafkaListener:
             "replies": lambda: host.replies.in_use_bytes,
             "connections": lambda: host.connection_bytes,
         }
+
+    def count_clients(self, traffic: ClientTraffic) -> None:
+        """Count the requests and answers of each client from now on."""
+        self._host.traffic = traffic
 
     def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
         """Enforce these quotas on requests from now on; None: there are none."""

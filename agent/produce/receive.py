@@ -237,8 +237,7 @@ class Receiver:
         pending = self._pending(request, produce)
         pending.origin = origin_of(request.connection)
         version, now_ms = request.api_version, self._clock.wall_ms()
-        arrivals: list[Arrival] = []
-        unread: list[int] = []
+        arrivals, unread, records = list[Arrival](), list[int](), 0
         work = LoopWork()
         access = None if self._authorizer is None else self._authorizer.access(request.connection)
         transactional = partial(
@@ -268,12 +267,14 @@ class Receiver:
                 if isinstance(verdict, Accepted):
                     if not verdict.is_read:
                         unread.append(len(arrivals))
+                    records += verdict.header.record_count
                     arrivals.append(
                         _arrival(request, topic, verdict, pending, reply, wanted.partition_count, rules.max_bytes)
                     )
                 else:
                     self._refuse(verdict, pending, reply)
                     self._note(verdict, partition.records, (topic.topic_number, partition.index))
+        request.sender.sent_records(records)
         return Received(pending, arrivals, image.offset, frozenset(unread))
 
     def _denied(self, request: Request, name: str) -> bool:

@@ -89,7 +89,9 @@ class Broker:
             *(self._handle, Limits.from_settings(settings), clock, registry, self._max_connections, self._supervisor)
         )
         self._listener.on_refused_certificate(self.audit.failed_authentication)
-        self._quotas = QuotaService(self._listener, metastore, lambda: self.node_id, clock, rng, registry)
+        self._quotas = QuotaService(
+            *(self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max)
+        )
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
         self.kafka_port = 0

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from headrace.cli.console.client_counters import Uses, client_uses
 from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.shown import shown_address
@@ -39,6 +40,8 @@ class AgentCounters:
     commits: Mapping[float, float] = field(default_factory=dict)
     received_by_topic: Mapping[str, float] = field(default_factory=dict)
     sent_by_topic: Mapping[str, float] = field(default_factory=dict)
+    by_client: Uses = field(default_factory=dict)
+    """By user and client id; empty if the agent does not count by client."""
 
 
 def parse_counters(page: str) -> AgentCounters:
@@ -57,6 +60,7 @@ def parse_counters(page: str) -> AgentCounters:
         {float(edge): count for edge, count in labelled.get("produce_commit_seconds_bucket", {}).items()},
         labelled.get("topic_received_bytes_total", {}),
         labelled.get("topic_sent_bytes_total", {}),
+        client_uses(page),
     )
 
 

@@ -17,7 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from headrace.cli.console.access import IS_OPEN
-from headrace.cli.console.pages import changes, charts, configs, files, groups, overview, records, tables, topics
+from headrace.cli.console.pages import (
+    changes,
+    charts,
+    clients,
+    configs,
+    files,
+    groups,
+    overview,
+    records,
+    tables,
+    topics,
+)
 from headrace.cli.console.parts import ConsoleParts
 from headrace.storage.client_text import shown as shown_text
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
@@ -30,7 +41,7 @@ RETRY_SECONDS = 5
 def make_app(console: ConsoleParts) -> FastAPI:
     """Every page."""
     app = FastAPI(title="Headrace console", docs_url=None, redoc_url=None, openapi_url=None)
-    for pages in (overview, topics, records, groups, files, tables, configs, charts, changes):
+    for pages in (overview, topics, records, groups, clients, files, tables, configs, charts, changes):
         pages.add_pages(app, console)
     app.mount("/static", StaticFiles(directory=STATIC_FILES), name="static")
     _add_errors(app, console)

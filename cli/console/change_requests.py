@@ -14,6 +14,7 @@ from typing import NamedTuple
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.group_offsets import offsets_of
 from headrace.cli.client.offsets import TopicPartition
+from headrace.cli.client.quotas import CLIENT_ID, KEYS, USER, Entity, change_quotas, entity_of, shown_entity
 from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic, delete_topic
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs
 from headrace.cli.console.pages.groups import MOVES_MAX
@@ -24,6 +25,8 @@ from headrace.storage.errors import InvalidError
 
 Form = Mapping[str, str]
 """The fields that say what is to be done."""
+CLIENT_QUOTAS = tuple(key for key in KEYS if key != "connection_creation_rate")
+"""Quotas that a user or a client id may have."""
 
 
 class ChangeRequest(NamedTuple):
@@ -75,6 +78,29 @@ def offset_moves(text: str) -> dict[TopicPartition, int]:
     return found
 
 
+def quota_entity(form: Form) -> Entity:
+    """Return the user, the client id, or both. InvalidError without either."""
+    names = {kind: form.get(field, "") for kind, field in ((USER, "user"), (CLIENT_ID, "client_id"))}
+    given = {kind: name for kind, name in names.items() if name}
+    if not given:
+        raise InvalidError("user, client_id: one of them names who is limited")
+    return entity_of(given)
+
+
+def quota_value(form: Form) -> tuple[str, float]:
+    """Return the quota's key, and a number above 0. InvalidError for anything else."""
+    key, text = form.get("key", ""), form.get("value", "").strip()
+    if key not in CLIENT_QUOTAS:
+        raise InvalidError(f"key: none of {', '.join(CLIENT_QUOTAS)}: {key[:40]}")
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InvalidError(f"value: not a number: {text[:40]}") from error
+    if not 0 < value < INT64_MAX:
+        raise InvalidError(f"value: not above 0: {text[:40]}")
+    return key, value
+
+
 def _name(form: Form) -> str:
     name = form.get("name", "").strip()
     if not name:
@@ -112,6 +138,19 @@ def _reset(cluster: KafkaCluster, form: Form) -> None:
     group = form.get("group", "")
     change = offsets_of(cluster, group).change
     cluster.look_again(lambda: change(cluster, group, moves))
+
+
+def _limit(cluster: KafkaCluster, form: Form, *, validate_only: bool) -> None:
+    entity, (key, value) = quota_entity(form), quota_value(form)
+    cluster.look_again(lambda: change_quotas(cluster, entity, {key: value}, validate_only=validate_only))
+
+
+def _says_limit(form: Form) -> list[str]:
+    key, value = quota_value(form)
+    return [
+        f"{key} of {shown_entity(quota_entity(form))} is {value:,.10g} from then on.",
+        "A client over its quota is not refused: its answers and its next requests wait.",
+    ]
 
 
 def _require_topic(cluster: KafkaCluster, name: str) -> None:
@@ -180,6 +219,14 @@ CHANGES: dict[str, ChangeRequest] = {
         lambda cluster, form: _grow(cluster, form, validate_only=True),
         lambda cluster, form: _grow(cluster, form, validate_only=False),
         _topic_page,
+    ),
+    "set-quota": ChangeRequest(
+        "Set a quota",
+        ("user", "client_id", "key", "value"),
+        _says_limit,
+        lambda cluster, form: _limit(cluster, form, validate_only=True),
+        lambda cluster, form: _limit(cluster, form, validate_only=False),
+        lambda form: "/clients",
     ),
     "reset-offsets": ChangeRequest(
         "Reset offsets",

@@ -31,7 +31,8 @@ SHOWN = (
     "http.bearer.token.location",
 )
 DESCRIPTION = """\
-Show a running cluster in a browser: agents, topics, records, groups, files, configs, charts.
+Show a running cluster in a browser: agents, topics, records, groups, clients, files, configs,
+charts.
 
   headrace console -b 127.0.0.1:9092
   headrace console -b kafka:9092 --metastore-url postgresql://headrace@db/headrace \\
@@ -56,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--agent-http",
         default="",
         metavar="URLS",
-        help="URLs of the agents' HTTP listeners, comma-separated: for charts of bytes and commits. A name with"
-        " several addresses, as of a headless service, is several agents",
+        help="URLs of the agents' HTTP listeners, comma-separated: for charts of bytes and commits, rates by client."
+        " A name with several addresses, as of a headless service, is several agents",
     )
     parser.add_argument("--agent-http-token", type=Path, metavar="FILE", help="file with the bearer token for them")
     parser.add_argument(
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-changes",
         action="store_true",
-        help="offer to create, alter and delete topics and to reset offsets, each after a confirmation",
+        help="offer to create, alter and delete topics, to reset offsets and to set quotas, each after a confirmation",
     )
     add_settings(parser, SHOWN, every=False)
     parser.set_defaults(run=run)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from headrace.cli.client.offsets import TopicPartition
 from headrace.cli.console.agent_metrics import AgentCounters
+from headrace.cli.console.client_counters import ClientUse, Pair, client_rates
 
 POINTS_MAX = 720
 """An hour at 5 s."""
@@ -66,6 +67,8 @@ class Samples:
         self.points: deque[Point] = deque(maxlen=POINTS_MAX)
         self.last: Sample | None = None
         self._rates: dict[str, TopicRate] = {}
+        self.clients: dict[Pair, ClientUse] = {}
+        """Uses per second between the last two samples."""
 
     def add(self, sample: Sample) -> None:
         """Samples are added in the order of their times."""
@@ -73,6 +76,10 @@ class Samples:
         if before is None or sample.at <= before.at:
             return
         self._rates = topic_rates(before, sample)
+        pages = [
+            (before.counters[a].by_client, now.by_client) for a, now in sample.counters.items() if a in before.counters
+        ]
+        self.clients = client_rates(pages, sample.at - before.at)
         self.points.append(point_between(before, sample))
 
     def rate(self, topic: str) -> TopicRate | None:

@@ -77,28 +77,29 @@ def run_list(args: argparse.Namespace) -> int:
     """Print the damaged extents; 1 if there are any."""
 
     async def work(settings: Settings) -> int:
-        async with _opened(settings) as (metastore, _):
+        async with opened(settings) as (metastore, _):
             rows, total = await listed(metastore)
             show(args, rows, COLUMNS)
             if not args.json:
                 write(f"damaged extents: {total}")
             return 1 if total else 0
 
-    return asyncio.run(work(_settings(args)))
+    return asyncio.run(work(require_settings(args)))
 
 
 def run_mend(args: argparse.Namespace) -> int:
     """Repair or skip; 1 if something stays damaged."""
 
     async def work(settings: Settings) -> int:
-        async with _opened(settings) as (metastore, store):
+        async with opened(settings) as (metastore, store):
             damaged = Damaged(args.topic, args.partition, args.offset)
             return await mend_all(metastore, store, damaged, args, SystemClock(), random.Random())
 
-    return asyncio.run(work(_settings(args)))
+    return asyncio.run(work(require_settings(args)))
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def require_settings(args: argparse.Namespace) -> Settings:
+    """The settings. ConfigError without metastore or bucket."""
     settings = settings_from(args)
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
@@ -107,7 +108,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Opened]:
+async def opened(settings: Settings) -> AsyncIterator[Opened]:
     """Errors as of opening either; UnavailableError if the bucket names another server as the metastore."""
     clock, rng = SystemClock(), random.Random()
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)

@@ -21,7 +21,7 @@ _POSTGRES = (
     (r"role \S+ does not exist", "correct the user of metastore.url, or create the role"),
     (r"starting up|shutting down|recovery mode|sqlstate=57P03", "wait until the server is up, and look into its log"),
     (r"sqlstate=53100|No space left", "make room on Postgres' disk"),
-    (r"sqlstate=42501", "grant the role what it lacks (deploy/postgres/agent-role.sql)"),
+    (r"sqlstate=42501", "headrace postgres setup"),
     (
         r"sqlstate=(26000|42P05|08P01)|statement pooling",
         "a pooler in front of Postgres needs pool_mode=transaction or session, and max_prepared_statements > 0",

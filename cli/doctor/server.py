@@ -107,10 +107,14 @@ def judge_pooler(pooler: Pooler | None) -> list[Finding]:
 
 def judge_rights(rights: Rights) -> Finding:
     """Judge whether the role may do what an agent does."""
-    grant = f"as the tables' owner: psql -f deploy/postgres/agent-role.sql, and GRANT headrace_agent TO {rights.role}"
+    grant = "headrace postgres setup"
     if not rights.uses_schema:
         found = f"the role {rights.role} may use no schema of its search_path"
-        return AREA.bad("rights", found, f"{grant}; or correct its search_path")
+        return AREA.bad("rights", found, f"correct its search_path, or {grant}")
+    unread = [each for each in rights.missing if "(SELECT" in each and not each.startswith("cluster ")]
+    if not rights.writes and not unread:  # of the cluster's row, a reader does not see the secrets
+        why = f"the role {rights.role} only reads, so the rights of agents are not seen"
+        return AREA.unknown("rights", why, "run the doctor with the agents' role to judge them")
     if rights.missing:
         more = len(rights.missing) - RIGHTS_SHOWN
         shown = ", ".join(rights.missing[:RIGHTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

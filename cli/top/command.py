@@ -29,8 +29,8 @@ from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import HeadraceError
 
 DESCRIPTION = """\
-Show a running cluster on one screen that refreshes: agents, records and bytes per second, consumer lag,
-the partitions that are furthest behind, background jobs. Ctrl-C ends it.
+Show a running cluster on one screen that refreshes: agents, records and bytes per second, the clients
+that send and get most, consumer lag, the partitions that are furthest behind, background jobs. Ctrl-C ends it.
 
   headrace top -b 127.0.0.1:9092
   headrace top -b kafka:9092 --agent-http http://agents:9644 --metastore-url postgresql://headrace@db/headrace
@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
     parser.add_argument("--command-config", type=Path, metavar="FILE", help="properties file of the admin client")
     parser.add_argument(
-        "--agent-http", default="", metavar="URLS", help="URLs of the agents' HTTP listeners: for bytes and commits"
+        "--agent-http",
+        default="",
+        metavar="URLS",
+        help="URLs of the agents' HTTP listeners: for bytes, commits, clients",
     )
     parser.add_argument("--agent-http-token", type=Path, metavar="FILE", help="file with the bearer token for them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"between two samples ({SECONDS:g})")
@@ -85,6 +88,7 @@ class _Look:
         points = self._sampler.samples.points
         screen.point = points[-1] if points else None
         screen.rate_of = self._sampler.samples.rate
+        screen.clients = self._sampler.samples.clients
         try:
             with self._link.opened() as cluster:
                 screen.cluster = read_cluster(cluster)

@@ -7,13 +7,14 @@ many it left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.console.client_counters import ClientUse, Pair, heaviest_first, shown_pair
 from headrace.cli.console.cluster_reads import ClusterSummary
 from headrace.cli.console.samples import Point, Sample, TopicRate
 from headrace.cli.doctor.findings import Finding, Level
@@ -22,7 +23,9 @@ from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
 from headrace.storage.client_text import one_line
 
-AGENTS_MAX, TOPICS_MAX, GROUPS_MAX, PARTITIONS_MAX, JOBS_MAX, LINES_MAX = 8, 6, 6, 6, 6, 6
+AGENTS_MAX, TOPICS_MAX, CLIENTS_MAX, GROUPS_MAX, PARTITIONS_MAX, JOBS_MAX, LINES_MAX = 8, 6, 6, 6, 6, 6, 6
+NAME_CHARACTERS = 40
+"""Most characters of a user or a client id: the columns with numbers stay on the screen."""
 UNITS = ("", "K", "M", "G", "T")
 
 
@@ -35,6 +38,8 @@ class Screen:
     sample: Sample | None = None
     point: Point | None = None
     rate_of: Callable[[str], TopicRate | None] = lambda topic: None
+    clients: Mapping[Pair, ClientUse] = field(default_factory=dict)
+    """Uses per second; empty without the agents' HTTP addresses."""
     jobs: Sequence[JobCount] = ()
     findings: Sequence[Finding] = ()
     problems: list[str] = field(default_factory=list)
@@ -46,7 +51,7 @@ def drawn(screen: Screen) -> RenderableType:
     if screen.cluster is not None:
         parts.append(_agents(screen.cluster))
     if screen.sample is not None:
-        parts += [_topics(screen), _groups(screen.sample), _behind(screen.sample)]
+        parts += [_topics(screen), *_clients(screen.clients), _groups(screen.sample), _behind(screen.sample)]
     if screen.jobs:
         parts.append(_jobs(screen.jobs))
     wrong = [finding for finding in screen.findings if finding.level is not Level.OK]
@@ -110,6 +115,17 @@ def _topics(screen: Screen) -> Table:
         rate = rates[name]
         table.add_row(cell(name), amount(rate.records), amount(rate.received_bytes), amount(rate.sent_bytes))
     return _left_out(table, len(names), TOPICS_MAX)
+
+
+def _clients(clients: Mapping[Pair, ClientUse]) -> Iterator[Table]:
+    """Yield the table if anything is known."""
+    if not clients:
+        return
+    table = _table("CLIENTS", "client id", "requests/s", "in B/s", "out B/s")
+    for pair, use in heaviest_first(clients)[:CLIENTS_MAX]:
+        names = (cell(one_line(name)[:NAME_CHARACTERS]) for name in shown_pair(pair))
+        table.add_row(*names, amount(use.requests), amount(use.received_bytes), amount(use.sent_bytes))
+    yield _left_out(table, len(clients), CLIENTS_MAX)
 
 
 def _groups(sample: Sample) -> Table:

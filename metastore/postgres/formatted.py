@@ -17,13 +17,19 @@ from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.single_connection import reading
 from headrace.metastore.postgres.sql_files import query_files
 
+_LATER_COLUMNS = ("bucket_id", "bucket_address", "system_identifier", "database_oid")
+"""What the release before does not have. Not the whole row: a reader's role may not see its secrets."""
+_COLUMNS = """
+SELECT attname FROM pg_attribute
+ WHERE attrelid = to_regclass('cluster') AND attname = ANY (%s) AND NOT attisdropped
+"""
 _CLUSTER = """
-SELECT c.cluster_id, (to_jsonb(c) ->> 'bucket_id')::uuid, to_jsonb(c) ->> 'bucket_address',
+SELECT c.cluster_id, {bucket_id}::uuid, {bucket_address}::text,
        EXISTS (SELECT FROM agents),
-       (to_jsonb(c) ->> 'system_identifier')::bigint <> (SELECT s.system_identifier FROM pg_control_system() AS s)
-       OR coalesce((to_jsonb(c) ->> 'database_oid')::oid <> d.oid, false)
+       {system_identifier}::bigint <> (SELECT s.system_identifier FROM pg_control_system() AS s)
+       OR coalesce({database_oid}::oid <> d.oid, false)
   FROM cluster c CROSS JOIN pg_database d WHERE d.datname = current_database()
-"""  # by way of JSON: the release before has no such columns
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,9 @@ def formatted_cluster(url: str) -> FormattedCluster | None:
     """
     with translated("formatted_cluster", writes=False), reading(url) as connection:
         try:
-            row = connection.execute(_CLUSTER).fetchone()
+            there = {name for (name,) in connection.execute(_COLUMNS, [list(_LATER_COLUMNS)])}
+            columns = {name: f"c.{name}" if name in there else "NULL" for name in _LATER_COLUMNS}
+            row = connection.execute(_CLUSTER.format(**columns).encode()).fetchone()
         except psycopg.errors.UndefinedTable:
             return None
     if row is None:

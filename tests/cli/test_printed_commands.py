@@ -78,6 +78,13 @@ COMMANDS = {
     "records produce": "the same",
     "records consume": "the same",
     "console": "the same; reads",
+    "groups describe": "reads",
+    "groups list": "reads",
+    "transactions find-hanging": "reads",
+    "transactions abort": "named as the way to end a transaction; asks the agents",
+    "doctor": "reads",
+    "postgres setup": "prints; with --execute it adds roles, a database and rights to the server that it is given, and"
+    " takes only the secret of the zones from the reader",
     "damage": "named as the way past damage",
     "damage list": "reads",
     "damage repair": "refuses another bucket and a copied database before it looks, as `audit --lost` does",

@@ -71,6 +71,7 @@ PROCESS_PREFIXES = (
         "max.unauthenticated.",
         "unauthenticated.",
         "topic.metrics.max",
+        "client.metrics.max",
         "otel.enable",
         "consumer.lag.metrics.max",
         "initial.",

@@ -69,7 +69,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "headrace topics alter orders --double --p": "records move for minutes: load/growth",
         "headrace topics alter orders --halve": "records move for minutes: load/growth",
     },
-    "POSTGRES.md": {"": "needs a primary and a standby: tests/metastore/life/test_standby_recipe.py"},
+    "POSTGRES.md": {
+        "headrace postgres setup": "needs an administrator of a server: tests/cli/postgres/test_setup.py",
+        "": "needs a primary and a standby: tests/metastore/life/test_standby_recipe.py",
+    },
     "SECURITY.md": {
         "headrace storage format": "needs a database that is not formatted: tests/cli/test_cli_storage.py",
         "headrace storage rotate-zone-secret --metastore-url ...   # t": "needs agents that were restarted since the"

@@ -1,7 +1,7 @@
-"""Client quotas composed: the enforcer on the listener, and the exchange with other agents.
+"""Client quotas composed: the enforcer on the listener, the exchange with other agents, and who uses how much.
 
 Place: created by agent/serve/broker.py.
-Invariant: the listener asks only while some client has a quota.
+Invariant: the listener asks the enforcer only while some client has a quota; what clients use is always counted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.access.quotas.exchange import QuotaExchange
 from headrace.agent.access.quotas.metrics import QuotaMetrics
@@ -30,6 +31,9 @@ class LimitedListener(Protocol):
     def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
         """Ask the enforcer about each request; None: about none."""
 
+    def count_clients(self, traffic: ClientTraffic) -> None:
+        """Count the requests and answers of each client."""
+
 
 class QuotaService:
     """`on_image` after each change of the image; `run` while the agent serves."""
@@ -42,16 +46,24 @@ class QuotaService:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        client_metrics_max: int,
     ) -> None:
+        """`client_metrics_max`: pairs of user and client id with a label; 0: nothing is counted."""
         metrics = QuotaMetrics(registry)
         self._listener = listener
         self._enforcer = QuotaEnforcer(clock, metrics, self._enforce)
         self._exchange = QuotaExchange(self._enforcer, api, own_node_id, metrics, clock, rng)
+        self._traffic = ClientTraffic(client_metrics_max, registry)
+        if self._traffic.is_on:
+            listener.count_clients(self._traffic)
         listener.limit_connections(self._enforcer.may_connect)
 
     def memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
-        return {"quota_clients": lambda: self._enforcer.in_use_bytes}
+        return {
+            "quota_clients": lambda: self._enforcer.in_use_bytes,
+            "client_traffic": lambda: self._traffic.in_use_bytes,
+        }
 
     @property
     def mutations(self) -> MutationQuotas:

@@ -1,6 +1,6 @@
 """Confirms and applies changes: GET shows what will happen, POST does it.
 
-Place: /new-topic, /confirm/NAME and /apply/NAME; change_requests.py knows the changes.
+Place: /new-topic, /new-quota, /confirm/NAME and /apply/NAME; change_requests.py knows the changes.
 Invariant: without --allow-changes each of them is refused (403). A POST needs the token of the confirmation page; the
 state is in the URL until then, so a colleague can look at a change before it is made.
 """
@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
-from headrace.cli.console.change_requests import CHANGES, ChangeRequest
+from headrace.cli.console.change_requests import CHANGES, CLIENT_QUOTAS, ChangeRequest
 from headrace.cli.console.form_tokens import read_form
 from headrace.cli.console.parts import ConsoleParts
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
@@ -22,11 +22,17 @@ NOT_OURS = "the form is not of this console, or the console was restarted meanwh
 
 
 def add_pages(app: FastAPI, console: ConsoleParts) -> None:
-    """/new-topic, /confirm/NAME, /apply/NAME"""
+    """/new-topic, /new-quota, /confirm/NAME, /apply/NAME"""
 
     @app.get("/new-topic")
     def new_topic() -> Response:
         return console.pages.render("new_topic") if console.allows_changes else _refused(console, READ_ONLY)
+
+    @app.get("/new-quota")
+    def new_quota(user: str = "", client_id: str = "") -> Response:
+        if not console.allows_changes:
+            return _refused(console, READ_ONLY)
+        return console.pages.render("new_quota", user=user, client_id=client_id, keys=CLIENT_QUOTAS)
 
     @app.get("/confirm/{name}")
     def confirm(name: str, request: Request) -> Response:

@@ -1,4 +1,4 @@
--- What this role lacks of the rights of deploy/postgres/agent-role.sql: the role, whether it may use a schema at all, and
+-- What this role lacks of an agent's rights (`headrace postgres setup`): the role, whether it may use a schema at all, and
 -- each table or function with the rights that are missing.
 -- Locks: none. Idempotent: reads only. Cost: the catalog; a row for each table and function of the schema.
 WITH lacking AS (
@@ -17,4 +17,7 @@ WITH lacking AS (
        AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
 )
 SELECT current_user::text, current_schema() IS NOT NULL,
+       EXISTS (SELECT FROM pg_class c
+                WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace
+                  AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')),
        coalesce((SELECT array_agg(what || ' (' || rights || ')' ORDER BY what) FROM lacking), '{}')

@@ -69,6 +69,8 @@ class Rights(NamedTuple):
 
     role: str
     uses_schema: bool
+    writes: bool
+    """Whether it may write to any table: a reader's role may not."""
     missing: list[str]
     """Tables, functions and sequences, each with the missing rights."""
 

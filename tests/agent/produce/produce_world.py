@@ -24,7 +24,7 @@ from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire
 from headrace.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
-from headrace.protocol.request import ClientConnection, GivenProducer, Request, Response
+from headrace.protocol.request import ClientConnection, GivenProducer, Request, RequestSender, Response, UncountedSender
 from headrace.protocol.typed import schema
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
@@ -79,6 +79,7 @@ class ProduceWorld:
         """What a listener would see of requests before they are whole."""
         self.registry = CollectorRegistry()
         self.count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None
+        self.sender: RequestSender = UncountedSender()
         self.traces: list[FileTrace] = []
         self.flushed: list[uuid.UUID] = []
         self.committed_calls = 0
@@ -186,6 +187,7 @@ class ProduceWorld:
             client_id="bench",
             body=memoryview(body),
             received_at=self.clock.monotonic(),
+            sender=self.sender,
         )
 
     def metric(self, name: str, **labels: str) -> float:

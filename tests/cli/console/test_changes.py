@@ -66,6 +66,24 @@ def test_a_topics_life(pages: PlainBrowser, tools: Run) -> None:
     assert "does not exist" in pages.get("/confirm/delete-topic", name="made-here").text
 
 
+def test_a_quota_is_set_for_a_client(pages: PlainBrowser, tools: Run) -> None:
+    user = 'loader"><b>[/x]'
+    form = pages.get("/new-quota", user=user, client_id="c").text
+    assert 'value="loader&#34;&gt;&lt;b&gt;[/x]"' in form
+    wanted = {"user": user, "client_id": "c", "key": "producer_byte_rate", "value": "1048576"}
+    page = pages.get("/confirm/set-quota", **wanted)
+    assert "client-id=c is 1,048,576 from then on" in page.text
+    assert pages.post("/apply/set-quota", fields(page.text)).status == 303
+    rows = told(lambda: tools("quotas", "list"), bool)
+    assert [(row["user"], row["client_id"], row["quota"], row["value"]) for row in rows] == [
+        (user, "c", "producer_byte_rate", 1048576.0)
+    ]
+    assert "<td>loader&#34;&gt;&lt;b&gt;[/x]</td>" in pages.get("/clients").text
+    tools("quotas", "delete", "--user", user, "--client-id", "c", "--yes")
+    for wrong in ({"value": "0"}, {"value": "nan"}, {"key": "connection_creation_rate"}, {"user": "", "client_id": ""}):
+        assert pages.get("/confirm/set-quota", **(wanted | wrong)).status == 400
+
+
 def test_a_form_of_another_site_is_refused(pages: PlainBrowser, changing: ConsoleServer, tools: Run) -> None:
     form = fields(pages.get("/confirm/create-topic", name="forged").text)
     victim = PlainBrowser(changing.url)

@@ -291,6 +291,18 @@ def test_charts_are_drawn_on_the_server(pages: PlainBrowser, kafka_only: PlainBr
     assert "need <code>--agent-http</code>" in kafka_only.get("/charts").text
 
 
+def test_clients_have_rates_and_quotas(pages: PlainBrowser, kafka_only: PlainBrowser, reading: ConsoleServer) -> None:
+    reading.sampler.take()
+    page = pages.get("/clients").text
+    assert "ANONYMOUS" in page
+    assert "all others" in page
+    assert "Set a quota" not in page, "the console is read-only"
+    assert "ANONYMOUS" not in pages.get("/clients", q="no client has this name").text
+    without = kafka_only.get("/clients").text
+    assert "need <code>--agent-http</code>" in without
+    assert "no client was seen" in without
+
+
 def test_every_answer_keeps_the_browser_in(pages: PlainBrowser) -> None:
     for path in ("/", "/topic", "/no-such-page", "/static/console.css", "/healthz"):
         headers = pages.get(path).headers

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from headrace.cli.console.agent_metrics import AgentCounters, parse_counters
 from headrace.cli.console.alarms import alarms
 from headrace.cli.console.charts import HEIGHT, WIDTH, draw
+from headrace.cli.console.client_counters import OTHERS, ClientUse, client_rates, client_uses, heaviest_first
 from headrace.cli.console.cluster_reads import AgentRow, ClusterSummary, Quorum
 from headrace.cli.console.parts import PageOfRows, time_ms, whole_number
 from headrace.cli.console.rendering import DASH, grouped, in_bytes, lasted, utc
@@ -20,6 +25,15 @@ from headrace.cli.console.samples import POINTS_MAX, Sample, Samples, quantile
 from headrace.cli.console.shown_bytes import show_bytes, visible
 from headrace.cli.doctor.findings import Area
 from headrace.storage.errors import InvalidError
+
+
+class Families(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -124,6 +138,25 @@ headrace_other 9
     assert (found.produced, found.fetched) == (1_500_000, 0)
     assert found.commits == {0.01: 4, math.inf: 5}
     assert found.received_by_topic == {"a.b-c": 12}
+
+
+@given(st.dictionaries(st.tuples(st.text(min_size=1), st.text()), st.integers(0, 2**50), max_size=5))
+def test_counters_by_client_are_read_with_any_names(sizes: dict[tuple[str, str], int]) -> None:
+    family = CounterMetricFamily("headrace_client_received_bytes", "x", labels=["user", "client_id"])
+    for pair, size in sizes.items():
+        family.add_metric(pair, size)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families([family]))
+    page = generate_latest(registry).decode()
+    assert {pair: use.received_bytes for pair, use in client_uses(page).items()} == sizes
+
+
+def test_rates_by_client_are_sums_over_agents_and_begin_at_zero() -> None:
+    before = {("a", "x"): ClientUse(10, 1_000), OTHERS: ClientUse(5, 50)}
+    after = {("a", "x"): ClientUse(30, 3_000), ("b", "y"): ClientUse(4, 400), OTHERS: ClientUse(1, 20)}
+    rates = client_rates([(before, after), ({("a", "x"): ClientUse(1, 1)}, {("a", "x"): ClientUse(3, 101)})], 2.0)
+    assert rates == {("a", "x"): ClientUse(11, 1_050), ("b", "y"): ClientUse(2, 200), OTHERS: ClientUse(0.5, 10)}
+    assert [pair for pair, _ in heaviest_first(rates)] == [("a", "x"), ("b", "y"), OTHERS]
 
 
 def test_a_chart_stays_in_its_box_and_has_gaps() -> None:

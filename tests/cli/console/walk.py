@@ -14,6 +14,7 @@ PAGES = {
     "groups": "/groups",
     "group": f"/group?name={BILLING}",
     "reset-offsets": f"/reset-offsets?group={BILLING}&topic={ORDERS}&to=shift&value=-10",
+    "clients": "/clients",
     "files": "/files",
     "tables": "/tables",
     "table": f"/table?name={ORDERS}",
@@ -23,6 +24,7 @@ PAGES = {
 }
 CHANGE_PAGES = {
     "new-topic": "/new-topic",
+    "new-quota": "/new-quota?user=billing&client_id=loader",
     "confirm": f"/confirm/alter-topic-config?name={ORDERS}&config=retention.ms&value=86400000",
     "confirm-delete": f"/confirm/delete-topic?name={ORDERS}",
     "topic-changes": f"/topic?name={ORDERS}",

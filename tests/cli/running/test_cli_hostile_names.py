@@ -29,6 +29,7 @@ ACTS = ("\x1b]0;", "\x1b[2J", "\x1b]52;", "\x1b]8;", "\x9b", "\x07", "\r\u202e",
 GROUP, MEMBERS, CLIENT, TRANSACTION = f"grp{BAD}", f"members{BAD}", f"cli{BAD}", f"tx{BAD}"
 USER, LIMITED, KEY = f"usr{BAD}", f"lim{BAD}", f"key{BAD}"
 OF_SERVER = ("--metastore-url", "{metastore}", "--bucket", "{bucket}")
+OF_AGENTS = ("--agent-http", "{agents}")
 RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "topics list": ((), False),
     "topics describe": ((TOPIC,), False),
@@ -68,7 +69,8 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "cluster unregister": (("-i", "77"), False),
     "features describe": ((), False),
     "features upgrade": (("--feature", f"f{BAD}=1"), True),
-    "top": (("--once", "--seconds", "0.1"), True),
+    "top": (("--once", "--seconds", "0.1", *OF_AGENTS), True),
+    "clients": (("--seconds", "0.1", *OF_AGENTS), True),
     "segments list": (("--topic", f"t{BAD}", *OF_SERVER), True),
     "segments show": (("--topic", f"t{BAD}", "--partition", "0", "--offset", "0", *OF_SERVER), True),
     "segments history": (("--topic", f"t{BAD}", *OF_SERVER), True),
@@ -82,6 +84,7 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "tables drop": ((f"t{BAD}", "--yes", *OF_SERVER), False),
     "tables detach": ((f"t{BAD}", *OF_SERVER), False),
     "damage list": (OF_SERVER, False),
+    "partitions check": ((f"t{BAD}", *OF_SERVER), True),
     "damage repair": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "damage skip": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "export": (("--topic", f"t{BAD}", "--to", "{bucket}", *OF_SERVER), True),
@@ -98,6 +101,7 @@ NO_NAMES = {
     "storage rotate-zone-secret": "prints node ids", "storage seal-secrets": "prints counts",
     "storage grow-commit-shards": "prints numbers", "migrate": "prints migrations", "planners": "prints its own words",
     "backup": "prints what the operator recorded",
+    "postgres setup": "prints its own words", "postgres standby": "prints its own words",
     "users create": "asks for a password", "users alter": "asks for a password",
     "acls describe": "another name of acls list", "quotas create": "another name of quotas alter",
     "features list": "another name of features describe", "features alter": "as features upgrade",
@@ -142,7 +146,8 @@ def named(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     described = tmp_path_factory.mktemp("described") / "cluster.yaml"
     quota = {"clientId": f"new{BAD}", "limits": {"producer_byte_rate": 1}}
     described.write_text(yaml.safe_dump({"quotas": [quota]}), encoding="utf-8")
-    yield {"metastore": server.metastore_url, "bucket": server.bucket, "described": str(described)}
+    agents = ",".join(f"http://{agent.http}" for agent in server.agents)
+    yield {"metastore": server.metastore_url, "bucket": server.bucket, "described": str(described), "agents": agents}
     member.close()
     transactional.flush(0)
 
@@ -158,7 +163,7 @@ def test_a_command_writes_names_that_do_nothing(
 ) -> None:
     words, shows = RUNS[command]
     given = [*command.split(), *(word.format(**named) if word.startswith("{") else word for word in words)]
-    if "--metastore-url" not in words:
+    if "--metastore-url" not in words and command != "clients":
         given += ["-b", server.bootstrap]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "4000")

@@ -1,0 +1,1 @@
+"""`headrace partitions`: what is wrong with a partition, and what to do."""
