@@ -7,10 +7,10 @@
 
 Place: `headrace damage`.
 Invariant: offsets never change, and every batch that is not damaged is in the copy, byte for byte. Nothing is written
-for an extent that is sound, or that reads give differently. A damaged piece is skipped only if the caller says so; the
-marker of an aborted transaction in it is written again from the metastore, because consumers would take later records
-of its producer for aborted. If the process crashes before the swap, the extent stays as it is, and the cleanup ends
-the file (segment_cleanup.py).
+for an extent that is sound, that reads give differently, or that the store refuses to give. A damaged piece is skipped
+only if the caller says so; the marker of an aborted transaction in it is written again from the metastore, because
+consumers would take later records of its producer for aborted. If the process crashes before the swap, the extent stays
+as it is, and the cleanup ends the file (segment_cleanup.py).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Mending:
         try:
             marks = await footer_marks(self._store, key, file.size, run)
             return await examine(self._store, key, run, marks, self._clock.sleep)
-        except InvalidError as error:  # NotFoundError is one; a shorter object does not have the range
+        except NotFoundError as error:  # what the store refuses may be there
             return Examined([Piece(*run, why=str(error))], b"")
 
     async def _find(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headrace.metastore.api.damage import RepairSource
 from headrace.metastore.api.reports import PartitionName
-from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.header import (
@@ -124,7 +124,7 @@ async def search(store: ObjectStore, wanted: Wanted, source: RepairSource, name:
         if entry is None:
             return []
         run = _run(await store.get(key, ByteRange(entry.position, entry.length)), entry)
-    except (NotFoundError, CorruptError, InvalidError):
+    except (NotFoundError, CorruptError):
         return []
     found = matches(wanted, run)
     counted = source.end_offset - source.start_offset + 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -194,6 +195,35 @@ async def test_reads_that_differ_are_not_damage(world: CompactionWorld, monkeypa
 
 
 @pytest.mark.slow
+async def test_what_the_store_refuses_is_neither_lost_nor_no_source(world: CompactionWorld) -> None:
+    """With rights that were taken away for a while, a skip would give up records that are there."""
+    keys = await fill(world, 1)
+    (extent,) = await world.extents(keys[0])
+    with _refused(world, object_key(extent.file_id)), pytest.raises(InvalidError, match="AccessDenied"):
+        await mending(world).look(name(world, keys[0]), keys[0], 0)
+
+    await damage(world, keys[0], 1)
+    dead = {object_key(file_id) for file_id, row in (await world.file_rows()).items() if row["dead_at"]}
+    with _refused(world, *dead), pytest.raises(InvalidError, match="AccessDenied"):
+        await mending(world).look(name(world, keys[0]), keys[0], 3)
+    assert not (await mending(world).look(name(world, keys[0]), keys[0], 3)).lost
+
+
+@contextmanager
+def _refused(world: CompactionWorld, *keys: str) -> Iterator[None]:
+    """The store answers reads of these objects as S3 does to a user without the right."""
+    get = world.store.get
+
+    async def refuse(key: str, byte_range: ByteRange | None = None) -> bytes:
+        if key in keys:
+            raise InvalidError(f"store refused: operation=get key={key} status=403 code=AccessDenied")
+        return await get(key, byte_range)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.store, "get", refuse)
+        yield
+
+
 async def test_an_offset_without_a_file_is_refused(world: CompactionWorld) -> None:
     keys = await fill(world, 1)
 
