@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(directory: Path, names: Sequence[str] = ()) -> tuple[Path, Path]:
-    """Write a certificate that is its own authority, and its key; the paths of both. Valid for a day around now.
+def write_certificate(directory: Path, names: Sequence[str] = (), *, days_left: int = 1) -> tuple[Path, Path]:
+    """Write a certificate that is its own authority, and its key; the paths of both. Valid for `days_left`; negative:
+    it has expired.
 
     It is for 127.0.0.1 and for `names`, which may begin with `*.`.
     """
@@ -31,8 +32,8 @@ def write_certificate(directory: Path, names: Sequence[str] = ()) -> tuple[Path,
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=1 + max(0, -days_left)))
+        .not_valid_after(now + datetime.timedelta(days=days_left))
         .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -77,7 +77,7 @@ def real_s3_url(aws_credentials: None) -> Iterator[str]:
         pytest.skip(NO_SERVER)
     with (
         tempfile.TemporaryDirectory(prefix="headrace-s3-") as directory,
-        _running(program, Path(directory), ()) as port,
+        running_server(program, Path(directory), ()) as port,
     ):
         url = f"http://127.0.0.1:{port}"
         _create_bucket(url)
@@ -111,7 +111,7 @@ def https_server(aws_credentials: None) -> Iterator[HttpsServer]:
     with tempfile.TemporaryDirectory(prefix="headrace-s3-") as directory:
         certificate, key = write_certificate(Path(directory), [DOMAIN, f"*.{DOMAIN}"])
         options = ("--cert", certificate, "--key", key, "--region", REGION, "--virtual-domain", DOMAIN)
-        with _running(program, Path(directory), tuple(map(str, options))) as port:
+        with running_server(program, Path(directory), tuple(map(str, options))) as port:
             for bucket in (BUCKET, DOTTED_BUCKET):
                 _create_bucket(f"https://127.0.0.1:{port}", bucket, REGION, str(certificate))
             yield HttpsServer(f"https://{DOMAIN}:{port}", certificate)
@@ -126,7 +126,7 @@ def https_s3(https_server: HttpsServer, monkeypatch: pytest.MonkeyPatch) -> Http
 
 
 @contextmanager
-def _running(program: str, directory: Path, options: Sequence[str]) -> Iterator[int]:
+def running_server(program: str, directory: Path, options: Sequence[str]) -> Iterator[int]:
     """The server, with data in `directory`; the port it listens on."""
     (port,) = free_ports(1)  # versitygw takes port 0 but does not say which one it got
     environment = dict(os.environ, ROOT_ACCESS_KEY=ACCESS_KEY, ROOT_SECRET_KEY=SECRET_KEY)

@@ -1,4 +1,4 @@
-"""A PgBouncer in transaction mode on loopback, in front of a Postgres of the tests.
+"""A PgBouncer on loopback, in transaction mode unless a test wants another one, in front of a Postgres of the tests.
 
 Fault model: none. Each statement may run on another server connection than the one before.
 """
@@ -28,8 +28,8 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = trust
 auth_file = {directory}/users
-pool_mode = transaction
-max_prepared_statements = 200
+pool_mode = {mode}
+{prepared}
 ignore_startup_parameters = options,extra_float_digits
 default_pool_size = {connections}
 logfile = {directory}/log
@@ -37,15 +37,29 @@ logfile = {directory}/log
 
 
 @contextmanager
-def running_pgbouncer(program: Path, postgres_port: int, user: str, password: str) -> Iterator[int]:
-    """The port that it listens on. Databases have the server's names."""
+def running_pgbouncer(
+    program: Path, postgres_port: int, user: str, password: str, *, mode: str = "transaction", prepares: bool = True
+) -> Iterator[int]:
+    """The port that it listens on. Databases have the server's names. `prepares`: it keeps prepared statements for its
+    clients, which the oldest versions cannot.
+    """
+    prepared = "max_prepared_statements = 200" if prepares else ""
+    if not prepares and b"max_prepared_statements" in program.read_bytes():
+        prepared = "max_prepared_statements = 0"
     account = run_as()  # like Postgres, it does not run as root
     with tempfile.TemporaryDirectory(prefix="headrace-pgbouncer-") as name:
         directory = Path(name)
         (port,) = free_ports(1)
         (directory / "users").write_text(f'"{user}" "{password}"\n')
         (directory / "ini").write_text(
-            _CONFIG.format(postgres_port=postgres_port, port=port, directory=directory, connections=SERVER_CONNECTIONS)
+            _CONFIG.format(
+                postgres_port=postgres_port,
+                port=port,
+                directory=directory,
+                connections=SERVER_CONNECTIONS,
+                mode=mode,
+                prepared=prepared,
+            )
         )
         copy = shutil.copy(program, directory / "pgbouncer")  # where that account can reach it
         if account is not None:

@@ -23,7 +23,7 @@ def alarms(view: ClusterSummary, findings: Sequence[Finding], problems: Sequence
     own = [finding for finding in _of_view(view) if finding.check not in doctors]
     sampling = [AREA.warn("samples", problem, "charts and lags are incomplete meanwhile") for problem in problems]
     wrong = [finding for finding in (*findings, *own, *sampling) if finding.level is not Level.OK]
-    return sorted(wrong, key=lambda finding: finding.level is not Level.BAD)
+    return sorted(wrong, key=lambda finding: (Level.BAD, Level.WARN, Level.UNKNOWN).index(finding.level))
 
 
 def _of_view(view: ClusterSummary) -> Iterator[Finding]:

@@ -14,21 +14,25 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.cli.console.kept_answers import KeptAnswers
+from headrace.cli.doctor import bucket as doctor_bucket
 from headrace.cli.doctor import cluster as doctor_cluster
 from headrace.cli.doctor import postgres as doctor_postgres
+from headrace.cli.doctor.bucket_facts import read_bucket_facts
 from headrace.cli.doctor.findings import Finding
+from headrace.cli.doctor.remedies import of_bucket
 from headrace.config.settings import Settings
 from headrace.metastore.api.reports import AgentLease, FileLevel, JobCount, JobStatus, Statistics
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
 KEPT_SECONDS = 4.0
 FINDINGS_KEPT_SECONDS = 60.0
+BUCKET_SECONDS = 15.0
 JOBS_MAX = 200
 
 
@@ -103,14 +107,18 @@ class MetastoreLink:
 
     async def _findings(self) -> list[Finding]:
         found = await doctor_postgres.examine(self._settings, self._clock)
-        store = self._opened_store()
-        try:
-            return [*found, *await doctor_cluster.examine(self._settings, store, self._clock)]
-        except HeadraceError as error:
-            return [*found, doctor_cluster.AREA.bad("read", str(error), "see postgres and bucket")]
-        finally:
-            if store is not None:
+        store, facts = self._opened_store(), None
+        if store is not None:
+            try:
+                facts = await within(self._clock, BUCKET_SECONDS, read_bucket_facts(store))
+            except HeadraceError as error:
+                found.append(doctor_bucket.AREA.bad("read", str(error), of_bucket(str(error), "cluster")))
+            except TimeoutError:
+                why = f"no answer in {BUCKET_SECONDS:g} s"
+                found.append(doctor_bucket.AREA.unknown("read", why, doctor_bucket.ASK_AGAIN))
+            finally:
                 await store.close()
+        return [*found, *await doctor_cluster.examine(self._settings, facts, self._clock, asks_by_http=False)]
 
     def _opened_store(self) -> ObjectStore | None:
         """None without a setting `bucket`: then the bucket's part of the findings is missing."""

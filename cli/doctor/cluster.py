@@ -1,81 +1,98 @@
 """Judges the cluster as its metadata log describes it: agents, what they support, and whether clients reach them.
 
 Place: one area of `headrace doctor`, after Postgres was found to be in order.
-Invariant: reads only; a connection to an advertised address is closed before a byte is sent.
+Invariant: reads only. What is at the advertised addresses is looked at by addresses.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from headrace.agent.limits.client_rows import RowUse, row_use
+from headrace.cli.doctor.addresses import examine_addresses
+from headrace.cli.doctor.agents import examine_agents
 from headrace.cli.doctor.backups import judge_backup
+from headrace.cli.doctor.bucket_facts import BucketFacts, verdict_of
+from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding
-from headrace.cli.doctor.running import judge_jobs, judge_life, judge_own_bucket, judge_roles, life_verdict
-from headrace.config.addresses import address_text
+from headrace.cli.doctor.remedies import of_postgres
+from headrace.cli.doctor.running import judge_jobs, judge_life, judge_own_bucket, judge_roles
+from headrace.cli.doctor.zones import judge_zones
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX, METADATA_FORMAT, SUPPORTED_FEATURES
-from headrace.metastore.backups import read_backup
+from headrace.metastore.api.agents import (
+    AGENT_FEATURES,
+    COMMIT_SHARDS,
+    COMMIT_SHARDS_MAX,
+    METADATA_FORMAT,
+    SUPPORTED_FEATURES,
+)
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import Clock
-from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import HeadraceError
-from headrace.storage.objects.store import ObjectStore
 
 AREA = Area("cluster")
-CONNECT_SECONDS = 3.0
+AREA_SECONDS = 90.0
+ANSWER_MS = 5_000
+"""The limit of one statement; of the settings if theirs is lower."""
+ASK_AGAIN = "run the doctor again; if it stays so, look at Postgres, at the agents and at the network"
 
-_Address = tuple[str, str, int]
-"""Listener, host, port."""
+
+async def examine(
+    settings: Settings, facts: BucketFacts | None, clock: Clock, *, asks_by_http: bool = True
+) -> list[Finding]:
+    """Every finding about the cluster. `facts` None: the bucket is unknown, or was found to be unusable.
+
+    `asks_by_http`: whether agents are asked at http.port of the settings, too.
+    """
+    work = _examine(settings, facts, clock, asks_by_http)
+    return await in_time(clock, AREA_SECONDS, AREA, "answers", work, ASK_AGAIN)
 
 
-async def examine(settings: Settings, store: ObjectStore | None, clock: Clock) -> list[Finding]:
-    """Every finding about the cluster. `store` None: the bucket is unknown, or was found to be unusable."""
+async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, asks_by_http: bool) -> list[Finding]:
+    answer_ms = min(settings.metastore_statement_timeout_ms, ANSWER_MS)
+    limited = msgspec.structs.replace(settings, metastore_pool_size=1, metastore_statement_timeout_ms=answer_ms)
     try:
-        metastore = await PostgresMetastore.open(
-            settings.metastore_url, msgspec.structs.replace(settings, metastore_pool_size=1)
-        )
+        metastore = await PostgresMetastore.open(settings.metastore_url, limited)
     except HeadraceError as error:
-        return [AREA.bad("open", str(error), "see postgres above")]
+        return [AREA.bad("open", str(error), of_postgres(str(error), "see postgres above"))]
     try:
         image = await load_image(metastore)
         in_force = SettingsInForce(settings, lambda: image).current()
-        found = [*judge_agents(image), *judge_shards(image, metastore.commit_shards)]
+        found = [*judge_agents(image), *judge_zones(image, settings)]
+        found += judge_shards(image, metastore.commit_shards)
         found += judge_rows(row_use(await metastore.client_rows(), in_force))
         found.append(judge_roles((await metastore.setting_proposals()).role_counts))
         found += judge_jobs(await metastore.count_jobs())
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.known_bucket(), bucket_address(settings.bucket)))
-        if store is not None:
-            found += await _beside(metastore, store, in_force, clock)
+        if facts is not None:
+            found += await _compared(metastore, facts, in_force, clock)
     except HeadraceError as error:
         return [AREA.bad("read", str(error), "see postgres and bucket above")]
     finally:
         await metastore.close()
-    addresses = [(agent, address) for agent in image.live_agents() for address in _addresses(agent)]
-    reasons = await asyncio.gather(*(_why_unreachable(host, port) for _, (_, host, port) in addresses))
-    return [*found, *judge_addresses(dict(zip([(a.node_id, at) for a, at in addresses], reasons, strict=True)))]
+    found += await examine_addresses(image, settings, metastore.cluster_id, in_force, clock)
+    return [*found, *await examine_agents(image.live_agents(), settings, clock)] if asks_by_http else found
 
 
-async def _beside(metastore: PostgresMetastore, store: ObjectStore, in_force: Settings, clock: Clock) -> list[Finding]:
+async def _compared(
+    metastore: PostgresMetastore, facts: BucketFacts, in_force: Settings, clock: Clock
+) -> list[Finding]:
     """Return what bucket and database say of each other."""
-    if (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
+    if (bucket_id := facts.cluster_id) not in (None, metastore.cluster_id):
         to_do = "correct bucket or metastore.url"
         return [
             AREA.bad("one cluster", f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}", to_do)
         ]
-    backup = judge_backup(
-        await read_backup(store), await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms
-    )
-    return [judge_life(await life_verdict(metastore, store)), backup]
+    backup = judge_backup(facts.backup, await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms)
+    return [judge_life(await verdict_of(metastore, facts)), backup]
 
 
 def judge_agents(image: MetadataImage) -> Iterator[Finding]:
@@ -116,43 +133,24 @@ def judge_rows(uses: Iterable[RowUse]) -> Iterator[Finding]:
 
 
 def _versions(image: MetadataImage, live: list[AgentImage]) -> Finding:
-    by_level: dict[int, list[int]] = {}
-    for agent in live:
-        known = agent.features.get(METADATA_FORMAT)
-        by_level.setdefault(1 if known is None else known.max_level, []).append(agent.node_id)
-    newest, active = max(by_level), image.metadata_format
-    if len(by_level) > 1:
-        groups = "; ".join(f"{level}: {', '.join(map(str, nodes))}" for level, nodes in sorted(by_level.items()))
-        return AREA.warn("versions", f"agents differ in {METADATA_FORMAT}: {groups}", "finish the upgrade")
+    for feature in (METADATA_FORMAT, *sorted({*SUPPORTED_FEATURES, *AGENT_FEATURES} - {METADATA_FORMAT})):
+        by_level = _by_level(live, feature)
+        if len(by_level) > 1:
+            groups = "; ".join(f"{level}: {', '.join(map(str, nodes))}" for level, nodes in sorted(by_level.items()))
+            found = f"agents are of different releases, and differ in {feature}: {groups}"
+            return AREA.warn("versions", found, "finish the upgrade (docs/operate/UPGRADES.md)")
+    newest, active = max(_by_level(live, METADATA_FORMAT)), image.metadata_format
     if active < min(newest, SUPPORTED_FEATURES[METADATA_FORMAT].max_level):
         to_do = f"kafka-features.sh upgrade --feature {METADATA_FORMAT}={newest} (docs/operate/UPGRADES.md)"
         return AREA.warn("versions", f"{METADATA_FORMAT}={active}, and all agents support {newest}", to_do)
     return AREA.ok("versions", f"all agents are of one version, {METADATA_FORMAT}={active}")
 
 
-def judge_addresses(reasons: Mapping[tuple[int, _Address], str]) -> Iterator[Finding]:
-    """One line for each address that cannot be reached from here; `reasons` are empty for those that can."""
-    for (node_id, (listener, host, port)), reason in reasons.items():
-        if reason:
-            found = f"agent {node_id} advertises {listener}://{address_text(host, port)}: {reason}"
-            to_do = "set advertised.listeners to an address that clients reach; run the doctor where they run"
-            yield AREA.bad("addresses", found, to_do)
-    if reasons and not any(reasons.values()):
-        yield AREA.ok("addresses", f"all {len(reasons)} advertised addresses are reached from here")
-
-
-def _addresses(agent: AgentImage) -> list[_Address]:
-    return [(listener.name, listener.host, listener.port) for listener in agent.listeners]
-
-
-async def _why_unreachable(host: str, port: int) -> str:
-    """Empty if a connection is accepted."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except TimeoutError:
-        return f"no answer in {CONNECT_SECONDS:.0f} s"
-    except OSError as error:
-        return error.strerror or str(error)
-    writer.close()
-    return ""
+def _by_level(live: Iterable[AgentImage], feature: str) -> dict[int, list[int]]:
+    """Return the agents by the highest level of the feature that they support; of metadata.format at least 1."""
+    by_level: dict[int, list[int]] = {}
+    for agent in live:
+        known = agent.features.get(feature)
+        lowest = 1 if feature == METADATA_FORMAT else 0
+        by_level.setdefault(lowest if known is None else known.max_level, []).append(agent.node_id)
+    return by_level

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing: ok, warn or bad, what was found, and what to do.
+"""What the doctor says of one thing: ok, unknown, warn or bad, what was found, and what to do.
 
 Place: made by the judges of this package (postgres.py, bucket.py, host.py, cluster.py), printed by command.py.
 Invariant: a finding that is not ok says what to do. No finding has a secret: addresses are shown without passwords.
@@ -14,6 +14,8 @@ class Level(enum.Enum):
     """How much a finding matters."""
 
     OK = "ok"
+    UNKNOWN = "unknown"
+    """It had no answer in time, or cannot be seen from here or with these rights: it may be in order or not."""
     WARN = "warn"
     """It works, and something will hurt: later, under load or in a failure."""
     BAD = "bad"
@@ -44,6 +46,10 @@ class Area:
     def ok(self, check: str, found: str) -> Finding:
         """Nothing to do."""
         return Finding(self.name, check, Level.OK, found)
+
+    def unknown(self, check: str, why: str, to_do: str) -> Finding:
+        """It was not seen."""
+        return Finding(self.name, check, Level.UNKNOWN, f"not known: {why}", to_do)
 
     def warn(self, check: str, found: str, to_do: str) -> Finding:
         """Something will hurt."""

@@ -1,20 +1,26 @@
 """Judges the metastore's Postgres: can it be reached, is it safe, has it room, is its schema this version's.
 
-Place: one area of `headrace doctor`. `examine` asks, `judge_server` and `judge_tables` decide on facts alone.
+Place: one area of `headrace doctor`. `examine` asks, the others decide on facts alone.
 Invariant: changes nothing: it reads, and commits a message in the WAL that has no reader. A server that cannot be asked
-is one finding, not an exception.
+is one finding, not an exception. Each check has a deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from headrace.cli.damage.commands import ways_past
+from headrace.cli.doctor.certificates import Dates, certificate_of, judge_certificate
+from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding, Level
+from headrace.cli.doctor.hosts import judge_hosts, judge_no_connection, judge_standby_lags
+from headrace.cli.doctor.remedies import of_postgres
+from headrace.cli.doctor.server import judge_locks, judge_pooler, judge_rights, judge_server, judge_tables
 from headrace.cli.times import iso_time
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
@@ -25,33 +31,43 @@ from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.damage.damage import list_damage
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
-    LockedTable,
-    ServerState,
-    TableState,
     left_aside,
     locked_tables,
+    missing_rights,
     server_state,
     spill,
+    standby_lags,
     table_states,
 )
+from headrace.metastore.postgres.diagnosis.hosts import (
+    HostState,
+    look_at_hosts,
+    look_at_several,
+    of_the_primary,
+    places_with_tls,
+)
+from headrace.metastore.postgres.diagnosis.pooler import find_pooler
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.server_check import check_encoding
 from headrace.metastore.postgres.standbys.standbys import commit_wait
 from headrace.metastore.postgres.statement import Pool
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
 AREA = Area("postgres")
-DISK_FULL, DENIED = "sqlstate=53100", "sqlstate=42501"
+DISK_FULL = "sqlstate=53100"
+ANSWER_MS = 5_000
+"""The limit of one statement; of the settings if theirs is lower."""
+OPEN_SECONDS = 30.0
+"""The limit of an attempt to connect, its look-up of names included."""
+CHECK_SECONDS = 15.0
+ASK_AGAIN = "run the doctor again; if it stays so, look at the server's load, its locks and the network"
+_TOOK_TOO_LONG = "sqlstate=57014"
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
-TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
 BULK_WRITE_BAD_S = 300.0
-DEAD_ROWS_WARN = 100_000
-WAL_KEPT_WARN_BYTES = 10 * 1024**3
-AGE_WARN, AGE_BAD = 1_000_000_000, 1_800_000_000
-"""Postgres refuses writes near 2,147,000,000."""
 DAMAGE_SHOWN = 20
 ROUND_TRIP_WARN_MS = 5.0
 """A commit is some round trips long."""
@@ -59,51 +75,145 @@ ROUND_TRIP_WARN_MS = 5.0
 
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
-    two = msgspec.structs.replace(settings, metastore_pool_size=2)  # a commit, and a look at what it waits for
+    hosts = await several_hosts(settings, clock)
+    known = msgspec.structs.replace(
+        of_the_primary(settings, hosts),
+        metastore_pool_size=2,  # a commit, and a look at what it waits for
+        metastore_statement_timeout_ms=min(settings.metastore_statement_timeout_ms, ANSWER_MS),
+    )
+    pool = await _opened(known, clock)
+    if isinstance(pool, Finding):
+        if "certificate" not in pool.found:
+            return [pool]
+        return [pool, *await _judged("certificate", clock, _certificates(settings, hosts, clock))]
     try:
-        pool = await open_pool(settings.metastore_url, two)
+        found = await _examine_open(pool, settings, known, clock)
+        found += judge_hosts(hosts) if hosts else []
+        return [*found, *await _judged("certificate", clock, _certificates(settings, hosts, clock))]
     except HeadraceError as error:
-        return [
-            AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
-        ]
-    try:
-        _version, encoding = await pool.server()
-        if bad := judge_encoding(encoding):
-            return [bad]
-        await server_state(pool)  # the first statement is planned, and the connection warm
-        before = clock.monotonic()
-        state = await server_state(pool)
-        round_trip_ms = (clock.monotonic() - before) * 1000
-        ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
-        commits = await _commits(pool, clock)
-        if commits.level is Level.BAD:  # commits that wait have locked tables, which end with the wait
-            return [*judge_server(state, settings), commits]
-        locked = await locked_tables(pool)
-        if locked:  # what reads them would wait
-            return [*judge_locks(locked), *judge_server(state, settings), commits]
-        tables = await table_states(pool)
-        schema = await asyncio.to_thread(_schema, settings.metastore_url)
-        aside = await left_aside(pool) if schema.level is Level.OK else []
-        damaged, damaged_count = await list_damage(pool, DAMAGE_SHOWN) if schema.level is Level.OK else ([], 0)
-        waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
-        refusal = await _why_not_spilled(pool)
-    except HeadraceError as error:
-        to_do = "headrace postgres setup" if DENIED in str(error) else "look into the server's log"
+        to_do = of_postgres(str(error), "look into the server's log")
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", to_do)]
     finally:
         await pool.close()
+
+
+async def several_hosts(settings: Settings, clock: Clock) -> list[HostState]:
+    """Return what each host says, if the address names more than one."""
+    try:
+        return await look_at_several(settings, clock)
+    except HeadraceError:  # of the address, or of the command that prints the password: a connection says so
+        return []
+
+
+async def _opened(settings: Settings, clock: Clock) -> Pool | Finding:
+    """Return the pool, or why there is none. A host that answers when it is asked alone gets a second attempt."""
+    hosts: list[HostState] = []
+    for _ in range(2):
+        try:
+            return await within(clock, OPEN_SECONDS, open_pool(settings.metastore_url, settings))
+        except HeadraceError as error:
+            failure = str(error)
+        except TimeoutError:
+            failure = f"no answer in {OPEN_SECONDS:g} s"
+        with suppress(HeadraceError):  # as above
+            hosts = await look_at_hosts(settings, clock)
+        if not any(host.takes_writes for host in hosts):
+            break
+    return judge_no_connection(hosts, _database_of(settings), f"{address_of(settings)}: {failure}")
+
+
+async def _examine_open(pool: Pool, settings: Settings, known: Settings, clock: Clock) -> list[Finding]:
+    """`known`: settings of the server that the pool is connected to."""
+    _version, encoding = await pool.server()
+    if bad := judge_encoding(encoding):
+        return [bad]
+    through = [*await _judged("pooler", clock, _pooler(pool))]
+    if any(finding.level is Level.BAD for finding in through):
+        return through
+    await server_state(pool)  # the first statement is planned, and the connection warm
+    before = clock.monotonic()
+    state = await server_state(pool)
+    round_trip_ms = (clock.monotonic() - before) * 1000
+    ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
+    found = [judge_round_trip(address_of(settings), round_trip_ms), *through, *judge_server(state, settings)]
+    found.append(judge_clock(ahead_s))
+    commits = await _commits(pool, clock)
+    found.append(commits)
+    if commits.level is Level.BAD:  # commits that wait have locked tables, which end with the wait
+        return found
+    if locked := await locked_tables(pool):  # what reads them would wait
+        return [*judge_locks(locked), *found]
+    found += await _judged("rights", clock, _rights(pool))
+    found += await _judged("standby lag", clock, _standby_lags(pool))
+    found += await _judged("disk", clock, _disk(pool))
+    found += await _judged("bloat", clock, _tables(pool))
+    schema = await _judged("schema", clock, _schema(known))
+    found += schema
+    if all(each.level is Level.OK for each in schema):
+        for check, work in (("compaction", _left_aside), ("damage", _damage), ("bulk writes", _bulk_writes)):
+            found += await _judged(check, clock, work(pool))
+    return found
+
+
+async def _judged(check: str, clock: Clock, work: Awaitable[Iterable[Finding]]) -> list[Finding]:
+    """Return the findings of one check; an error is one, too, and so is an answer that does not come."""
+    try:
+        return await in_time(clock, CHECK_SECONDS, AREA, check, work, ASK_AGAIN)
+    except HeadraceError as error:
+        if _TOOK_TOO_LONG in str(error):
+            return [AREA.unknown(check, str(error), ASK_AGAIN)]
+        return [AREA.bad(check, str(error), of_postgres(str(error), "look into the server's log"))]
+
+
+async def _pooler(pool: Pool) -> list[Finding]:
+    return judge_pooler(await find_pooler(pool))
+
+
+async def _certificates(settings: Settings, hosts: Sequence[HostState], clock: Clock) -> list[Finding]:
+    silent = {host.place for host in hosts if host.error}
+    try:
+        places = [place for place in places_with_tls(settings) if place.text not in silent]
+    except InvalidError:  # open_pool says so
+        return []
+    shown = await asyncio.gather(*(certificate_of(each.host, each.port, clock, is_postgres=True) for each in places))
+    now_ms = clock.wall_ms()
     return [
-        judge_round_trip(address_of(settings), round_trip_ms),
-        *judge_server(state, settings),
-        judge_clock(ahead_s),
-        commits,
-        judge_disk(refusal),
-        *judge_tables(tables),
-        schema,
-        *judge_left_aside(aside),
-        *judge_damage(damaged, damaged_count),
-        *judge_bulk_writes(waits_s),
+        judge_certificate(AREA, place.text, dates, now_ms)
+        for place, dates in zip(places, shown, strict=True)
+        if isinstance(dates, Dates)  # a server without TLS has none, and one that is silent is named by the connection
     ]
+
+
+async def _rights(pool: Pool) -> list[Finding]:
+    return [judge_rights(await missing_rights(pool))]
+
+
+async def _standby_lags(pool: Pool) -> list[Finding]:
+    return [*judge_standby_lags(await standby_lags(pool))]
+
+
+async def _disk(pool: Pool) -> list[Finding]:
+    return [judge_disk(await _why_not_spilled(pool))]
+
+
+async def _tables(pool: Pool) -> list[Finding]:
+    return [*judge_tables(await table_states(pool))]
+
+
+async def _left_aside(pool: Pool) -> list[Finding]:
+    return [*judge_left_aside(await left_aside(pool))]
+
+
+async def _damage(pool: Pool) -> list[Finding]:
+    return [*judge_damage(*await list_damage(pool, DAMAGE_SHOWN))]
+
+
+async def _bulk_writes(pool: Pool) -> list[Finding]:
+    return [*judge_bulk_writes(await oldest_bulk_write(pool))]
+
+
+async def _schema(settings: Settings) -> list[Finding]:
+    return [await asyncio.to_thread(_judge_schema, settings)]
 
 
 def judge_round_trip(where: str, milliseconds: float) -> Finding:
@@ -122,77 +232,6 @@ def judge_encoding(encoding: str | None) -> Finding | None:
         to_do = "format a database in UTF8; pg_dump and headrace migrate --restored move an old cluster"
         return AREA.bad("encoding", str(error), to_do)
     return None
-
-
-def judge_server(state: ServerState, settings: Settings) -> Iterator[Finding]:
-    """Durability, standbys, connections, and what makes tables grow."""
-    yield AREA.ok("version", f"Postgres {state.version}, {state.database_bytes / 1024**2:,.0f} MiB")
-    yield from _durability(state)
-    yield _standbys(state)
-    yield _connections(state, settings)
-    yield _transactions(state)
-    if state.wal_kept_for_idle_slots > WAL_KEPT_WARN_BYTES:
-        found = f"{state.wal_kept_for_idle_slots / 1024**3:,.0f} GiB of WAL are kept for a replication slot without use"
-        yield AREA.warn("replication slots", found, "drop the slot, or connect its standby: the disk fills up")
-    age = state.oldest_transaction_age
-    if age > AGE_WARN:
-        judge = AREA.bad if age > AGE_BAD else AREA.warn
-        yield judge("transaction ids", f"the oldest is {age:,} transactions old", "VACUUM FREEZE: writes end near 2^31")
-    if not state.autovacuum:
-        yield AREA.bad("autovacuum", "autovacuum=off: tables grow without end", "set autovacuum=on")
-
-
-def _durability(state: ServerState) -> Iterator[Finding]:
-    unsafe = [
-        *([] if state.fsync else ["fsync=off"]),
-        *([] if state.full_page_writes else ["full_page_writes=off"]),
-        *(["synchronous_commit=off"] if state.synchronous_commit == "off" else []),
-    ]
-    if unsafe:
-        found = f"{', '.join(unsafe)}: a crash of its machine loses acknowledged records"
-        yield AREA.bad("durability", found, "set them to on")
-    else:
-        yield AREA.ok("durability", f"fsync=on full_page_writes=on synchronous_commit={state.synchronous_commit}")
-
-
-def _standbys(state: ServerState) -> Finding:
-    names = state.synchronous_standby_names
-    if names and not state.synchronous_standbys + state.hidden_standbys:
-        found = f"{state.standbys or 'none'} connected, none of them in synchronous_standby_names={names!r}"
-        return AREA.bad("standbys", f"{found}: no commit ends", END_THE_WAIT)
-    if not state.standbys:
-        to_do = "add a standby, or accept that a lost disk means a restore from backup (docs/operate/POSTGRES.md)"
-        return AREA.warn("standbys", "none is connected", to_do)
-    if not names:
-        to_do = "set synchronous_standby_names, or accept that a promotion loses the last commits"
-        return AREA.warn("standbys", f"{state.standbys} connected, none of them synchronous", to_do)
-    if state.hidden_standbys:
-        seen = "only a role with pg_monitor sees which is synchronous"
-        return AREA.ok("standbys", f"{state.standbys} connected, synchronous_standby_names={names!r}: {seen}")
-    return AREA.ok("standbys", f"{state.standbys} connected, {state.synchronous_standbys} of them synchronous")
-
-
-def _connections(state: ServerState, settings: Settings) -> Finding:
-    """Room for one more process of these settings."""
-    needed = settings.metastore_pool_size + settings.metastore_reader_connections
-    free = state.max_connections - state.reserved_connections - state.connections
-    found = f"{state.connections} of {state.max_connections} are open, {max(free, 0)} free; a process opens {needed}"
-    if free < needed:
-        return AREA.bad("connections", found, "raise max_connections, or lower metastore.pool.size")
-    if free < 2 * needed:
-        return AREA.warn("connections", found, "raise max_connections before you add agents")
-    return AREA.ok("connections", found)
-
-
-def _transactions(state: ServerState) -> Finding:
-    if state.prepared_transactions:
-        found = f"{state.prepared_transactions} prepared transactions wait for their end"
-        return AREA.warn("transactions", found, "COMMIT or ROLLBACK PREPARED them: VACUUM waits for them")
-    found = f"the longest is open for {state.longest_transaction_s:.0f} s"
-    if state.longest_transaction_s > TRANSACTION_WARN_S:
-        judge = AREA.bad if state.longest_transaction_s > TRANSACTION_BAD_S else AREA.warn
-        return judge("transactions", found, "end it (pg_stat_activity): VACUUM cannot clean up behind it")
-    return AREA.ok("transactions", found)
 
 
 def judge_clock(ahead_s: float) -> Finding:
@@ -233,24 +272,6 @@ def judge_disk(refusal: str) -> Finding:
     return AREA.ok("disk", "a temporary file of 3 MB could be written")
 
 
-def judge_locks(locked: Sequence[LockedTable]) -> Iterator[Finding]:
-    """One line for each table that a session has locked: agents wait for it, and give up."""
-    for table in locked:
-        found = f"{table.name} is locked against all: pid={table.process_id} application={table.application!r}"
-        to_do = f"unless it is headrace migrate: SELECT pg_terminate_backend({table.process_id}), then run this again"
-        yield AREA.bad("locks", found, to_do)
-
-
-def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:
-    """One line for each table with more dead rows than live ones; one for all if there is none."""
-    bloated = [t for t in tables if t.dead_rows > max(DEAD_ROWS_WARN, t.live_rows)]
-    for table in bloated:
-        found = f"{table.name} has {table.dead_rows:,} dead rows and {table.live_rows:,} live ones"
-        yield AREA.warn("bloat", found, f"VACUUM {table.name}; is there an old transaction, or too little autovacuum?")
-    if not bloated:
-        yield AREA.ok("bloat", "no table has more dead rows than live ones")
-
-
 def judge_left_aside(found: Sequence[LeftAside]) -> Iterator[Finding]:
     """One line for each file and partition that compaction cannot work on; one for all if there is none."""
     for what, why in found:
@@ -280,13 +301,15 @@ def judge_bulk_writes(waits_s: float) -> Iterator[Finding]:
         yield AREA.bad("bulk writes", found, "look into the agents' logs for finish_bulk_writes")
 
 
-def _schema(url: str) -> Finding:
+def _judge_schema(settings: Settings) -> Finding:
     try:
+        url = url_with_password(settings)
         if formatted_cluster_id(url) is None:
             return AREA.bad("schema", "the database is not formatted", "headrace storage format")
         missing = {step.migration for step in plan_migration(url).steps}
     except HeadraceError as error:
-        return AREA.bad("schema", str(error), "use the version of Headrace that migrated it, or a newer one")
+        to_do = "use the version of Headrace that migrated it, or a newer one"
+        return AREA.bad("schema", str(error), of_postgres(str(error), to_do))
     if missing:
         return AREA.bad("schema", f"{len(missing)} migrations are missing: {min(missing)} ...", "headrace migrate")
     return AREA.ok("schema", "every migration of this version is there")
@@ -300,4 +323,12 @@ def address_of(settings: Settings) -> str:
         return "metastore.url"
     host = parts.get("host") or os.environ.get("PGHOST", "local")
     port = parts.get("port") or os.environ.get("PGPORT", "5432")
-    return f"{address_text(host, port)}/{parts.get('dbname') or os.environ.get('PGDATABASE', '')}"
+    return f"{address_text(host, port)}/{_database_of(settings)}"
+
+
+def _database_of(settings: Settings) -> str:
+    try:
+        name = parsed(settings.metastore_url).get("dbname")
+    except InvalidError:
+        return ""
+    return str(name or os.environ.get("PGDATABASE", ""))

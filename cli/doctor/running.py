@@ -12,30 +12,13 @@ from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.listeners import COMPACTOR
 from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.api.jobs import JobState
-from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.reports import JobCount
-from headrace.metastore.life.bucket import newest_life, read_position, with_database
-from headrace.metastore.life.keeper import WRITES
 from headrace.metastore.life.own_bucket import ADOPT
-from headrace.metastore.life.verdict import LifeVerdict, judge
+from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.life.watch import REASONS
 from headrace.metastore.upkeep_watch import overdue_jobs
-from headrace.storage.bucket_properties import read_bucket_id
-from headrace.storage.objects.store import ObjectStore
 
 AREA = Area("cluster")
-
-
-async def life_verdict(metastore: LifeApi, store: ObjectStore) -> LifeVerdict:
-    """Judge as a process of the cluster would at its start, without beginning a life."""
-    newest = await newest_life(store, None)
-    reached = None if newest is None else await read_position(store, newest.life)
-    newest = None if newest is None else await with_database(store, newest)
-    found = await metastore.describe_life()
-    verdict = judge(found, newest, reached)
-    if verdict in WRITES and found.bucket_id not in (None, await read_bucket_id(store)):
-        return LifeVerdict.OTHER_BUCKET
-    return verdict
 
 
 def judge_own_bucket(known: KnownBucket | None, address: str) -> Finding:

@@ -98,7 +98,7 @@ async def open_pool(url: str, settings: Settings) -> Pool:
 
     UnavailableError when Postgres cannot be reached in time; InvalidError for a malformed url.
     """
-    arguments = _connection_arguments(url, settings)
+    arguments = connection_arguments(url, settings)
     with translated("open pool", writes=False):
         # the pool retries in the background and only says that time ran out: learn the reason first
         await (await AsyncConnection.connect(**await arguments())).close()
@@ -109,7 +109,7 @@ async def open_readers_pool(url: str, settings: Settings) -> Pool:
     """The pool of readers: connections are made when look-ups need them, and closed after ten minutes without use."""
     with translated("open pool", writes=False):
         most = settings.metastore_reader_connections
-        return await _opened(_connection_arguments(url, settings), settings, 0, most, "readers")
+        return await _opened(connection_arguments(url, settings), settings, 0, most, "readers")
 
 
 async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_size: int, name: str) -> Pool:
@@ -131,7 +131,7 @@ async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_s
     return pool
 
 
-def _connection_arguments(url: str, settings: Settings) -> Arguments:
+def connection_arguments(url: str, settings: Settings) -> Arguments:
     """Return what each connection is made with: a new password, if a command prints it."""
     fixed = _fixed_arguments(url, settings)
     if not settings.metastore_password_command:

@@ -1,12 +1,13 @@
 """What an S3 bucket itself does to objects: versioning, and lifecycle rules; and whether it has DeleteObjects.
 
-Place: asked by `headrace doctor`; no path of records needs it, nor the rights for it.
+Place: asked by `headrace doctor`, which reads the store's clock from the answers, too; no path of records needs it, nor
+the rights for it.
 Invariant: reads only; the one key that is deleted does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,19 +36,24 @@ class BucketRules:
     expirations: tuple[Expiration, ...] | None
     old_versions_expire: bool
     refusal: str = ""
+    date: str = ""
+    """The store's clock, as the Date of its answer; empty if it had none."""
 
 
 async def bucket_rules(options: S3Options) -> BucketRules:
     """Never raises for what a store refuses to tell."""
     async with new_client(options) as client:
-        versioning, reason = await _told(client.get_bucket_versioning(Bucket=options.bucket))
-        lifecycle, lifecycle_reason = await _told(client.get_bucket_lifecycle_configuration(Bucket=options.bucket))
+        versioning, reason, date = await _told(client.get_bucket_versioning(Bucket=options.bucket))
+        lifecycle, lifecycle_reason, later = await _told(
+            client.get_bucket_lifecycle_configuration(Bucket=options.bucket)
+        )
     rules = None if lifecycle is None else [r for r in lifecycle.get("Rules", ()) if r.get("Status") == "Enabled"]
     return BucketRules(
         versioned=None if versioning is None else versioning.get("Status") == "Enabled",
         expirations=None if rules is None else tuple(_expiration(r) for r in rules if "Expiration" in r),
         old_versions_expire=any("NoncurrentVersionExpiration" in rule for rule in rules or ()),
         refusal=reason or lifecycle_reason,
+        date=later or date,
     )
 
 
@@ -61,15 +67,23 @@ async def why_no_delete_objects(options: S3Options, key: str) -> str:
     return ""
 
 
-async def _told(answer: Awaitable[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
-    """(the answer, ""), or (None, why there is none); nothing is set where the store knows no such thing."""
+async def _told(answer: Awaitable[dict[str, Any]]) -> tuple[dict[str, Any] | None, str, str]:
+    """(the answer, "", its Date), or (None, why there is none, the Date); nothing is set where the store knows no such
+    thing.
+    """
     try:
-        return await answer, ""
+        told = await answer
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        return ({}, "") if code in _NONE_SET else (None, code or str(error))
+        date = _date(error.response)
+        return ({}, "", date) if code in _NONE_SET else (None, code or str(error), date)
     except (BotoCoreError, OSError) as error:
-        return None, str(error)
+        return None, str(error), ""
+    return told, "", _date(told)
+
+
+def _date(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
 
 
 def _expiration(rule: dict[str, Any]) -> Expiration:

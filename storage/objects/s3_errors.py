@@ -72,6 +72,7 @@ _BY_CODE: dict[str, type[HeadraceError]] = {
     "OperationAborted": UnavailableError,
     "RequestTimeout": UnavailableError,
     "ServiceUnavailable": UnavailableError,
+    "XAdminUserNotFound": InvalidError,  # of versitygw, with status 404: nothing is known of the object
     "XAmzContentChecksumMismatch": CorruptError,
 }
 _BY_STATUS: dict[int, type[HeadraceError]] = {
@@ -94,6 +95,7 @@ _CHECKS: dict[str, str] = {
     "PermanentRedirect": "s3.region",
     "RequestTimeTooSkewed": "this machine's clock",
     "SignatureDoesNotMatch": "the AWS secret key",
+    "XAdminUserNotFound": "the AWS credentials",
 }
 _CHECK_ROLE = "the AWS role, its trust policy, and the token in AWS_WEB_IDENTITY_TOKEN_FILE"
 _CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"

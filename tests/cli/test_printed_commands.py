@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.commands import COMMANDS as PARSED
-from headrace.cli.doctor.running import life_verdict
+from headrace.cli.doctor.bucket_facts import read_bucket_facts, verdict_of
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.life.verdict import LifeVerdict
@@ -236,7 +236,8 @@ class LiveCluster:
     async def _verdict(self) -> LifeVerdict:
         metastore = await PostgresMetastore.open(self.urls["right"], Settings(metastore_pool_size=1))
         try:
-            return await life_verdict(metastore, DirectoryStore(self.places["right"], SystemClock()))
+            store = DirectoryStore(self.places["right"], SystemClock())
+            return await verdict_of(metastore, await read_bucket_facts(store))
         finally:
             await metastore.close()
 

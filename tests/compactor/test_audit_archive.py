@@ -30,6 +30,7 @@ from tests.compactor.audit_trail_world import (
 )
 from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
 from tests.metastore.sql_sources import plant
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("R3")
 STEPS = 100
@@ -64,7 +65,7 @@ async def live(world: TrailWorld, seed: int) -> None:
     await world.check()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 async def test_every_offset_gives_the_same_records_through_any_history(world: TrailWorld, seed: int) -> None:
     await live(world, seed)
 
@@ -95,7 +96,7 @@ async def crash_from(at: int, world: TrailWorld, made: type[AuditArchiver], step
     await world.check()
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", seeds([13], [1]))
 async def test_a_crash_at_any_step_loses_and_moves_nothing(world: TrailWorld, step: int) -> None:
     await crash_everywhere(world, step=step)
 

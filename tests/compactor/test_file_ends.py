@@ -21,6 +21,7 @@ from headrace.storage.errors import NotFoundError, UnavailableError
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sessions import delete, session, set_for_cluster
 from tests.metastore.sql_sources import source_of
+from tests.seeds import seeds
 
 MINUTE = 60
 DELAY = 10 * MINUTE
@@ -155,7 +156,7 @@ async def tell(metastore: PostgresMetastore, url: str, seed: int, bug: str = "")
 
 
 @pytest.mark.requirement("R5")
-@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))])
+@pytest.mark.parametrize("seed", seeds([3], range(4, 40)))
 async def test_a_reader_finds_what_it_may_still_read(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:

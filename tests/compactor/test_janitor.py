@@ -25,6 +25,7 @@ from tests.compactor.janitor_world import (
     Tripwire,
 )
 from tests.metastore.sessions import session, set_for_cluster
+from tests.seeds import seeds
 
 
 @pytest.fixture
@@ -340,7 +341,7 @@ async def test_a_bucket_without_its_mark_stops_it(world: JanitorWorld) -> None:
 # -- everything at once
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(range(3), range(3, 12)))
 async def test_under_all_faults_no_live_object_is_deleted_and_nothing_leaks(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:

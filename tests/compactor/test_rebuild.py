@@ -36,6 +36,7 @@ from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.seeds import seeds
 from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch
 
@@ -286,7 +287,7 @@ class History:
         return data
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(range(3), range(3, 12)))
 async def test_after_any_history(world: CompactionWorld, lost: Lost, seed: int) -> None:
     """Every readable record that the bucket holds is there once, in its old order, where a merged file says it was.
 

@@ -29,6 +29,7 @@ from tests.compactor.test_rebuild import Lost, lost, read_all  # noqa: F401 -- t
 from tests.compactor.test_rebuild_transactions import record
 from tests.metastore.sql_sources import plant
 from tests.scan.test_bulk_write import Attempts
+from tests.seeds import seeds
 from tests.spark.world import ScanWorld
 
 WRITES = 12
@@ -129,7 +130,7 @@ async def extents(metastore: PostgresMetastore, key: int) -> list[Extent]:
 
 
 @pytest.mark.requirement("X6.3")
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))])
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 20)))
 async def test_a_rebuild_shows_only_what_was_decided(world: ScanWorld, lost: Lost, seed: int) -> None:  # noqa: F811
     await check_a_rebuild(world, lost, seed)
 

@@ -41,6 +41,7 @@ from headrace.storage.segment.reader import walk_batches
 from tests.compactor.test_rebuild import Lost, lost  # noqa: F401 -- the fixture
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import rows, session
+from tests.seeds import seeds
 from tests.transactional_world import Truth, Writer, committed, send, some_history
 
 TOPIC = uuid.UUID(int=5)
@@ -108,7 +109,7 @@ async def markers(metastore: PostgresMetastore, key: int) -> set[int]:
     return {extent.base_offset for extent in answer.extents if marker_of(extent.source) is not None}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 async def test_a_rebuild_shows_what_was_committed(world: CompactionWorld, lost: Lost, seed: int) -> None:  # noqa: F811
     await check_a_rebuild(world, lost, seed)
 

@@ -22,6 +22,7 @@ from headrace.storage.objects.decorator import StoreDecorator
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sessions import delete
+from tests.seeds import seeds
 
 STEPS = 25
 EXPECTED = (UnavailableError, NotFoundError, FencedError)
@@ -149,7 +150,7 @@ class History:
 
 
 @pytest.mark.requirement("R6", "R11")
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))])
+@pytest.mark.parametrize("seed", seeds([1], range(2, 30)))
 async def test_every_object_is_named_or_gone(seed: int, metastore: PostgresMetastore, metastore_url: str) -> None:
     world = SegmentWorld(metastore, metastore_url, seed)
     await world.begin()

@@ -19,6 +19,7 @@ from tests.contracts.segment_sides import Sides, Started
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import delete
 from tests.metastore.sql_sources import plant
+from tests.seeds import seeds
 
 SEEDS = (4, 5)
 STEPS = 80
@@ -247,7 +248,7 @@ async def test_without_one_new_key_per_end_offset_they_cannot(metastore: Postgre
 
 
 @pytest.mark.requirement("R3", "R6")
-@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", seeds(SEEDS, range(6, 60)))
 async def test_postgres_and_the_model_agree(seed: int, metastore: PostgresMetastore, metastore_url: str) -> None:
     await History(Sides(metastore, metastore_url, seed)).run()
 

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from load.agent_child import flags
 from tests.torture.agents import ProxiedAgent
@@ -24,6 +25,7 @@ TELLING = re.compile(r"^headrace_\w*(fail|error|retr|timed_out|refused|fenced|du
 """Metrics that do not change on a good day."""
 _WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL) headrace\.(\S+) (.*)$")
 LINES_MAX, TEXT_MAX = 6, 170
+LEVELS = ("ok", "unknown", "warn", "bad")
 
 Findings = dict[tuple[str, str], tuple[str, str]]
 """(area, check) -> (level, what was found)."""
@@ -47,16 +49,22 @@ def _ask(url: str) -> str:
         return f"no answer: {getattr(error, 'reason', error)}"
 
 
-async def doctor(settings: Mapping[str, object], module: Sequence[str] = ("headrace.cli.main",)) -> Findings:
-    """`headrace doctor` with these settings. `module`: what runs it."""
+async def doctor(
+    settings: Mapping[str, object],
+    module: Sequence[str] = ("headrace.cli.main",),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Findings:
+    """`headrace doctor` with these settings: the worst line of each check. `module`: what runs it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *module, "doctor", "--json", *flags(settings),
-        env=os.environ | CREDENTIALS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | CREDENTIALS | dict(environment), stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     printed, errors = await process.communicate()
     if not printed:
         return {("doctor", "run"): ("bad", errors.decode().strip()[-TEXT_MAX:])}
-    return {(row["area"], row["check"]): (row["level"], row["found"]) for row in json.loads(printed)}
+    rows = sorted(json.loads(printed), key=lambda row: LEVELS.index(row["level"]))
+    return {(row["area"], row["check"]): (row["level"], row["found"]) for row in rows}
 
 
 def worse(before: Findings, now: Findings) -> list[str]:

@@ -1,8 +1,9 @@
 """An operator's week in a quarter of an hour: `python -m tests.drills.operator_week [NAME ...]`.
 
 Every drill of tests/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
-clients), and a backup that is restored. Each is judged: it recovers without hands, no acknowledged record is missing,
-twice or out of order, and the operator saw what is expected (readiness, doctor, metrics, few log lines). The status is
+clients), a backup that is restored, and the states in which nothing is lost and something is set wrong. Each drill is
+judged: it recovers without hands, no acknowledged record is missing, twice or out of order, and the operator saw what
+is expected (readiness, doctor, metrics, few log lines); each state by whether the doctor names its cause. The status is
 1 if one was not as it should be, or if all together took longer than MINUTES_MAX. docs/operate/DRILLS.md has a run.
 """
 
@@ -18,17 +19,19 @@ from load.machine_state import machine_state
 from tests.drills.restore import restore_drill
 from tests.drills.run import run_drill
 from tests.drills.scripts import DRILLS
+from tests.drills.states import states_drill
 from tests.torture.small_disk import why_missing
 
 MINUTES_MAX = 15.0
-RESTORE = "restored"
+RESTORE, STATES = "restored", "states"
+EVERY = (*DRILLS, RESTORE, STATES)
 
 
 def main() -> int:
     """Run them one after another, and judge the week."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*DRILLS, RESTORE]))
-    names = parser.parse_args().names or [*DRILLS, RESTORE]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(EVERY))
+    names = parser.parse_args().names or EVERY
     print(machine_state(), flush=True)
     began, judged = time.monotonic(), dict[str, str]()
     for name in names:
@@ -50,7 +53,8 @@ def main() -> int:
 def _passes(name: str) -> bool:
     """Run one drill; one that raises has failed, and the others are run nevertheless."""
     try:
-        return asyncio.run(restore_drill(_write) if name == RESTORE else run_drill(name, _write))
+        work = {RESTORE: restore_drill, STATES: states_drill}.get(name)
+        return asyncio.run(run_drill(name, _write) if work is None else work(_write))
     except Exception:
         _write(f"  FAILED   {traceback.format_exc()}")
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,10 @@ from tests.drills.__main__ import main
 from tests.drills.clients import PARTITIONS, DrillClients
 from tests.drills.operator import Findings, moved, warnings, worse
 from tests.drills.scripts import DRILLS
+from tests.drills.states import STATES
 from tests.flood.scripts import FLOODS
 
+ROOT = Path(__file__).resolve().parents[2]
 SOUND: Findings = {("postgres", "connect"): ("ok", "0.3 ms"), ("host", "cores"): ("warn", "2 cores")}
 LOG = """\
 2026-11-23 22:00:00,000 INFO headrace.agent.serve.broker ready
@@ -64,6 +67,14 @@ def test_each_script_says_what_it_does() -> None:
     for script in (*DRILLS.values(), *FLOODS.values()):
         assert script.__doc__
         assert "\n" not in script.__doc__
+
+
+def test_each_state_of_the_week_names_a_line_of_the_doctor() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "cli" / "doctor").glob("*.py"))
+    for state in STATES:
+        for area, check, _ in filter(None, (state.names, state.later)):
+            assert f'Area("{area}")' in sources, state.title
+            assert f'"{check}"' in sources, state.title
 
 
 @pytest.mark.slow

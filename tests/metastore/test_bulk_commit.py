@@ -21,6 +21,7 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, open_scene, shard_gate
 from tests.metastore.sessions import Session, delete, move_time, rows, session, waiting
 from tests.metastore.sql_sources import plant
+from tests.seeds import seeds
 
 HOUR_MS = 3_600_000
 
@@ -65,7 +66,7 @@ async def tables(connection: Session, keys: list[int]) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 10)))
 async def test_a_chunk_does_what_a_commit_of_agents_does(
     seed: int, metastore: PostgresMetastore, metastore_url: str
 ) -> None:

@@ -12,6 +12,7 @@ from tests.metastore.lock_gates import Sessions
 from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("X5")
 PLANTED = {
@@ -43,7 +44,7 @@ async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:
         return history
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", seeds([0], range(1, 6)))
 async def test_the_order_is_kept_in_every_race(metastore: PostgresMetastore, metastore_url: str, seed: int) -> None:
     history = await _run(metastore, metastore_url, seed)
     logs = {log for placed in history.placed.values() for log, _ in placed.values()}

@@ -14,8 +14,8 @@ from tests.metastore.interleavings import History, Unexplained
 from tests.metastore.lock_gates import Sessions
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
+from tests.seeds import seeds
 
-SEEDS = range(6)
 ROUNDS = 12
 ROUNDS_OF_A_BUG = 40
 """Number of rounds of one history, for a planted bug."""
@@ -125,7 +125,7 @@ async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: i
 
 
 @pytest.mark.requirement("W1", "W4", "W7")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(range(3), range(3, 12)))
 async def test_some_order_explains_what_every_session_saw(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:

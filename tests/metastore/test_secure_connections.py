@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from headrace.cli.doctor import postgres
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
@@ -21,6 +22,7 @@ from headrace.metastore.postgres.password import KEPT_SECONDS, PasswordCommand, 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 from tests.agent.access.certificates import Authority
+from tests.cli.doctor.world import ShiftedClock, lines
 from tests.manual_clock import ManualClock
 from tests.tools.postgres import find_postgres
 
@@ -93,6 +95,17 @@ async def test_another_server_is_refused(tls_server: TlsServer, tmp_path: Path) 
     elsewhere = tls_server.url("db.example.com", hostaddr="127.0.0.1", sslmode="verify-full", sslrootcert=trusted)
     with pytest.raises(UnavailableError, match=r"does not match host name"):
         await PostgresMetastore.open(elsewhere, ONE)
+
+
+@pytest.mark.parametrize(("ahead_days", "level", "part"), [(0, "warn", "for 1 days"), (3, "bad", "expired 2 days ago")])
+async def test_the_doctor_says_how_long_the_servers_certificate_is_valid(
+    tls_server: TlsServer, ahead_days: int, level: str, part: str
+) -> None:
+    trusted = str(tls_server.authority.path)
+    url = tls_server.url(sslmode="verify-full", sslrootcert=trusted)
+    found = lines(await postgres.examine(Settings(metastore_url=url), ShiftedClock(ahead_days * 86_400)))
+    assert found["connect"][0] != "bad", "the connection trusts it, by the right clock"
+    assert (found["certificate"][0], part in found["certificate"][1]) == (level, True)
 
 
 @pytest.fixture

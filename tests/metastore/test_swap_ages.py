@@ -20,6 +20,7 @@ from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import session
 from tests.model.metastore_model import ModelMetastore
+from tests.seeds import seeds
 
 MINUTE_MS = 60_000
 EXTENTS = 12
@@ -40,7 +41,7 @@ def _swap_of(inputs: list[Extent]) -> Swap:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 async def test_a_merged_extent_is_as_old_as_the_newest_of_its_inputs(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:

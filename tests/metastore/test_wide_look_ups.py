@@ -16,6 +16,7 @@ from tests.metastore.sessions import beat, rows, session, waiting
 from tests.model import metastore_model
 from tests.model.metastore_model import ModelMetastore
 from tests.model.partition_model import ModelPartition
+from tests.seeds import seeds
 
 PARTITIONS = 2_000
 LAG = 30
@@ -66,7 +67,7 @@ async def test_bytes_end_a_look_up_once_every_partition_has_an_extent(scene: Sce
         assert [len(answer.extents) for answer in found] == [each] * 4, max_bytes
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(range(3), range(3, 12)))
 async def test_extents_are_shared_as_the_model_shares_them(
     scene: Scene, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

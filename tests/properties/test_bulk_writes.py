@@ -15,6 +15,7 @@ from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.bulk_history import BulkHistory
+from tests.seeds import seeds
 
 BUGS = {
     "a rerun is decided again": (
@@ -72,7 +73,7 @@ async def run_history(url: str, seed: int, steps: int = STEPS) -> None:
 
 
 @pytest.mark.requirement("X6.3")
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 60))])
+@pytest.mark.parametrize("seed", seeds(range(4), range(4, 60)))
 async def test_a_batch_is_written_once_and_whole(seed: int, metastore_url: str) -> None:
     await run_history(metastore_url, seed)
 

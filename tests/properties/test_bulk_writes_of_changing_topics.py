@@ -12,6 +12,7 @@ from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.changing_counts_history import ChangingCounts
+from tests.seeds import seeds
 
 STEPS = 80
 BUGS = {
@@ -46,7 +47,7 @@ async def run_history(url: str, seed: int) -> None:
 
 
 @pytest.mark.requirement("X6.3", "X5")
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", seeds(range(3), range(3, 60)))
 async def test_no_write_is_appended_behind_a_change_of_its_topic(seed: int, metastore_url: str) -> None:
     await run_history(metastore_url, seed)
 

@@ -19,6 +19,8 @@ _CLEANING = Statement("diagnose_cleaning", writes=False)
 _ARCHIVE = Statement("diagnose_archive", writes=False)
 _LOCKS = Statement("diagnose_locks", writes=False)
 _DISK = Statement("diagnose_disk", writes=False)
+_RIGHTS = Statement("diagnose_rights", writes=False)
+_STANDBYS = Statement("diagnose_standbys", writes=False)
 
 
 class ServerState(NamedTuple):
@@ -62,6 +64,26 @@ class LockedTable(NamedTuple):
     application: str
 
 
+class Rights(NamedTuple):
+    """What a role lacks."""
+
+    role: str
+    uses_schema: bool
+    writes: bool
+    """Whether it may write to any table: a reader's role may not."""
+    missing: list[str]
+    """Tables, functions and sequences, each with the missing rights."""
+
+
+class StandbyLag(NamedTuple):
+    """How far a standby is behind. None: this role does not see it, or nothing is written."""
+
+    name: str
+    unflushed_bytes: int | None
+    unreplayed_bytes: int | None
+    replay_lag_s: float | None
+
+
 class LeftAside(NamedTuple):
     """A file that cannot be merged, or a partition that cannot be cleaned by key."""
 
@@ -87,6 +109,16 @@ async def locked_tables(pool: Pool) -> list[LockedTable]:
 async def left_aside(pool: Pool) -> list[LeftAside]:
     """Return what compaction left aside, up to 20 of it. Errors as every statement's."""
     return [LeftAside(*row) for row in await _CLEANING.rows(pool)]
+
+
+async def missing_rights(pool: Pool) -> Rights:
+    """Errors as every statement's."""
+    return Rights(*await _RIGHTS.row(pool))
+
+
+async def standby_lags(pool: Pool) -> list[StandbyLag]:
+    """Return one for each connected standby. Errors as every statement's."""
+    return [StandbyLag(*row) for row in await _STANDBYS.rows(pool)]
 
 
 async def wal_archive(pool: Pool) -> WalArchive:

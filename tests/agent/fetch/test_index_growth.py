@@ -15,6 +15,7 @@ import pytest
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.keys import commit_shard, partition_key
+from tests.seeds import seeds
 
 LIFE = uuid.UUID(int=1)
 PAGE_ROWS = 2
@@ -141,12 +142,12 @@ class ByTheOldCount(TailIndex):
 
 
 @pytest.mark.requirement("W5")
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(range(100), range(100, 400)))
 def test_growth_loses_and_reorders_nothing(seed: int) -> None:
     assert _story(seed, TailIndex) == []
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(range(100), range(100, 400)))
 def test_rows_that_are_gone_are_forgotten_by_the_count_that_they_were_written_with(seed: int) -> None:
     assert _story(seed, TailIndex, loses=True) == []
 

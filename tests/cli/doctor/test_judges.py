@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import backups, bucket, cluster, command, host, postgres, running, tables
+from headrace.cli.doctor import (
+    agents,
+    backups,
+    bucket,
+    certificates,
+    cluster,
+    command,
+    host,
+    postgres,
+    running,
+    server,
+    tables,
+)
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
@@ -82,7 +94,7 @@ def worst(findings: Sequence[Finding]) -> tuple[str, str]:
     ],
 )
 def test_a_server(change: dict[str, Any], expected: Any) -> None:
-    found = worst(list(postgres.judge_server(SOUND._replace(**change), Settings())))
+    found = worst(list(server.judge_server(SOUND._replace(**change), Settings())))
     assert (found[1] if expected == "ok" else found) == expected
 
 
@@ -99,8 +111,8 @@ def test_a_bulk_write_that_makes_no_progress() -> None:
 
 def test_tables_and_round_trips() -> None:
     full = TableState("partition_heads", 10, 200_000, 1 << 30)
-    assert worst(list(postgres.judge_tables([full]))) == ("bloat", "warn")
-    assert worst(list(postgres.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
+    assert worst(list(server.judge_tables([full]))) == ("bloat", "warn")
+    assert worst(list(server.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
     assert [postgres.judge_round_trip("db", ms).level.value for ms in (1.0, 9.0)] == ["ok", "warn"]
     assert [bucket.judge_put(ms).level.value for ms in (20.0, 400.0)] == ["ok", "warn"]
 
@@ -180,7 +192,38 @@ def test_rules_that_delete(prefix: str, rule: str, level: str) -> None:
 def test_a_store_that_does_not_tell() -> None:
     rules = BucketRules(versioned=None, expirations=None, old_versions_expire=False, refusal="AccessDenied")
     (finding,) = bucket.judge_rules(rules, "")
-    assert (finding.level.value, "AccessDenied" in finding.found) == ("warn", True)
+    assert (finding.level.value, "AccessDenied" in finding.found) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "level", "part"),
+    [
+        (b'{"status": "ready"}', 200, Level.OK, "says ready"),
+        (b'{"status": "not ready", "reason": "lease: ran out"}', 503, Level.BAD, "/readyz says lease: ran out"),
+        (b'{"status": "ready", "details": ["bucket: fails here"]}', 200, Level.WARN, "bucket: fails here"),
+    ],
+)
+def test_what_readyz_says_is_shown(body: bytes, status: int, level: Level, part: str) -> None:
+    (found,) = agents.judge_readiness({"7": agents.Told(status=status, body=body)})
+    assert (found.level, part in found.found) == (level, True)
+    assert list(agents.judge_readiness({"7": agents.Told(body=b"<html>")})) == [], "it is another program's port"
+
+
+@pytest.mark.parametrize(
+    ("ahead_days", "level", "part"),
+    [
+        (0, Level.OK, "for 30 days"),
+        (17, Level.WARN, "for 13 days"),
+        (32, Level.BAD, "expired 2 days ago"),
+        (-3, Level.BAD, "valid only in 2.0 days"),
+    ],
+)
+def test_a_certificate(ahead_days: int, level: Level, part: str) -> None:
+    day_ms = certificates.DAY_MS
+    dates = certificates.Dates(99 * day_ms, 130 * day_ms)
+    found = certificates.judge_certificate(bucket.AREA, "s3:443", dates, (100 + ahead_days) * day_ms)
+    assert (found.level, part in found.found) == (level, True)
+    assert certificates.judge_certificate(bucket.AREA, "s3:443", "no answer", 0).level is Level.UNKNOWN
 
 
 @pytest.mark.parametrize("to_do", ["", "change it"])

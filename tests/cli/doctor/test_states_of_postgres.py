@@ -25,6 +25,7 @@ from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.postgres import pool, single_connection, statement
+from headrace.metastore.postgres.diagnosis import hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -72,6 +73,7 @@ STATES = {
         WORKS, WORKS, WORKS, {"connect": ("bad", "not currently accepting connections")}
     ),
     "it refuses the password": Expected(WORKS, WORKS, WORKS, {"connect": ("bad", "password authentication failed")}),
+    "it only reads in new sessions": Expected(WORKS, WORKS, WORKS, {"connect": ("bad", "set for: database")}),
     "it only reads": Expected(
         "refuses: read-only", "fails: read-only transaction", WORKS, {"connect": ("bad", "read-only")}
     ),
@@ -123,6 +125,10 @@ class World:
                 before, _, host = self.address.rpartition("@")
                 self.address = f"{before}x@{host}"
                 yield
+            case "it only reads in new sessions":
+                self.run(f"ALTER DATABASE {self.database} SET default_transaction_read_only = on")
+                yield
+                self.run(f"ALTER DATABASE {self.database} RESET default_transaction_read_only")
             case "it only reads":
                 for each in [await self.store.pool.getconn() for _ in range(self.store.pool.max_size)]:
                     await each.execute("SET default_transaction_read_only = on")
@@ -171,6 +177,7 @@ async def world(
     monkeypatch.setattr(statement, "SILENCE_S", 0.2)
     monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 2)
     monkeypatch.setattr(single_connection, "READ_TIMEOUT_S", 1)
+    monkeypatch.setattr(hosts, "HOST_SECONDS", 0.5)
     proxy = FaultProxy(random.Random(0))
     await proxy.start()
     proxy.target = postgres_server.port

@@ -14,8 +14,8 @@ from headrace.storage.errors import CorruptError
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.metastore.transactions.transaction_interleavings import Impossible, played
 from tests.planted import PlantedBugs, Report, Trial
+from tests.seeds import seeds
 
-SEEDS = range(3)
 ROUNDS = 12
 
 BUGS: dict[str, tuple[str, str, str]] = {
@@ -80,7 +80,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 async def test_what_is_left_is_a_history_of_transactions(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
