@@ -110,8 +110,8 @@ console-pictures: setup ## take the pictures of docs/operate/console/ again (Chr
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report
 
-bench: setup ## the benchmarks of load/, ratios from one run
-	@$(BIN)/python -m load
+bench: setup ## the benchmarks of load/, ratios from one run: make bench [ROWS="commit codec"]
+	@$(BIN)/python -m load $(ROWS)
 
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))

@@ -1,4 +1,4 @@
-"""Runs one job of load/bench_spark_compaction.py in a separate process, so that its CPU and memory can be read.
+"""Runs one job of load/benchmarks/spark_compaction.py in a separate process, so that its CPU and memory can be read.
 
     python -m load.workloads.compaction_child local|spark PART_BYTES        with HEADRACE_METASTORE_URL and
     HEADRACE_BUCKET

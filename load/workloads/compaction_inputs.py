@@ -1,4 +1,4 @@
-"""Inputs of load/bench_spark_compaction.py: the same files twice, once for the local worker and once for Spark.
+"""Inputs of load/benchmarks/spark_compaction.py: the same files twice, once for the local worker and once for Spark.
 
     small   many files of level 0, each with a small batch for each of some partitions
     keyed   one partition of a topic that is cleaned by key; files of level 1, because cleaning takes no others

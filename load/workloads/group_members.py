@@ -1,8 +1,9 @@
 """Members of many consumer groups (KIP-848) on raw connections, which fetch nothing: they join, heartbeat and commit.
 
-Runs as a separate process (started by load.bench_groups), so that the agent's CPU is counted alone. Prints `prepared`
-when each member has its partitions; after a line on stdin it runs for `seconds`, then prints one JSON object. Members
-of a group share some connections. A member that is late does not catch up: it says how much less it did.
+Runs as a separate process (started by load.benchmarks.groups), so that the agent's CPU is counted alone. Prints
+`prepared` when each member has its partitions; after a line on stdin it runs for `seconds`, then prints one JSON
+object. Members of a group share some connections. A member that is late does not catch up: it says how much less it
+did.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A server that swallows PUTs and answers GETs with zeros, as fast as Python can: the far end of a measurement.
 A range that is asked for is taken for the whole object.
 
-Place: run as a separate process (`python -m load.workloads.http_sink [certificate key]`) by load/bench_store.py, so
-that the measured process pays for its own half only. It prints its port, on 127.0.0.1, and serves
+Place: run as a separate process (`python -m load.workloads.http_sink [certificate key]`) by load/benchmarks/store.py,
+so that the measured process pays for its own half only. It prints its port, on 127.0.0.1, and serves
 until it is ended.
 Invariant: it takes a request's word for its length; it checks nothing, so it proves nothing. It names a
 PUT's checksum in its answer, as S3 does: S3Store would ask for the length otherwise.

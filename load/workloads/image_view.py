@@ -1,7 +1,7 @@
 """A cluster that consists of an image in memory: for the benchmark of Metadata, and for tests with large images.
 
-Place: under load/bench_metadata.py and tests/agent/topics. It makes routes as agent/cluster/cluster.py does: those of
-an image take over what did not change from those of the image before.
+Place: under load/benchmarks/metadata.py and tests/agent/topics. It makes routes as agent/cluster/cluster.py does: those
+of an image take over what did not change from those of the image before.
 """
 
 from __future__ import annotations

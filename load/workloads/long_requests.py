@@ -1,7 +1,7 @@
 """The requests with an answer that grows with the cluster, or that may name thousands of groups and partitions, with
 handlers that answer them from memory.
 
-Place: under load/bench_turns.py, and tests/agent/limits, which count the work between two turns of the event loop.
+Place: under load/benchmarks/turns.py, and tests/agent/limits, which count the work between two turns of the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A cluster with a manual clock: flushes, merges and deletions of an hour in less than a minute.
 
-Place: under load/compaction_hour.py and load/purge_duplicates.py. Postgres is real; its clock, wall_ms(), is
-replaced by a row that `advance` moves. So are the files, the commit, the plans, the merges, the swaps
+Place: under load/benchmarks/compaction_hour.py and load/benchmarks/purge_duplicates.py. Postgres is real; its clock,
+wall_ms(), is replaced by a row that `advance` moves. So are the files, the commit, the plans, the merges, the swaps
 and the janitor; the bucket is this process's memory, and counts. Only the loops around them are not there:
 who calls decides when a plan is made and when the janitor comes by.
 Invariant: nothing is estimated. A file was committed when the clock says so, a merged one too.

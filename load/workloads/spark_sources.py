@@ -1,6 +1,6 @@
 """A Spark driver that reads one topic with Headrace's source and with Spark's own Kafka source, in turns.
 
-Place: a child process of load/bench_spark_scan.py and of the test of both sources.
+Place: a child process of load/benchmarks/spark_scan.py and of the test of both sources.
     python -m load.workloads.spark_sources '{"metastore.url": ..., "bucket": ...}' BOOTSTRAP TOPIC ROUNDS [JARS]
 Prints one line `begin SOURCE` and one `end SOURCE SECONDS ROWS HASH` per scan; HASH is a sum over all rows and columns.
 Without JARS only Headrace's source is read.

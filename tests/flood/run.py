@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from load.bench_memory import resident_bytes
+from load.benchmarks.memory import resident_bytes
 from tests.drills.clients import TOPIC, DrillClients
 from tests.drills.operator import moved
 from tests.drills.recovery import begin_clients, seconds_to_recover, summed_metrics

@@ -1,5 +1,5 @@
 // Sends PUTs or GETs to presigned URLs, one after the other on each of some connections, and prints what that took as
-// one line of JSON. load/bench_s3_rig.py starts it: a client that costs little beside the S3 server that it measures.
+// one line of JSON. load/benchmarks/s3_rig.py starts it: a client that costs little beside the S3 server that it measures.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 const bufferBytes = 256 << 10
 
-// answer is what load/bench_s3_rig.py reads.
+// answer is what load/benchmarks/s3_rig.py reads.
 type answer struct {
 	Requests int     `json:"requests"`
 	Bytes    int64   `json:"bytes"`
