@@ -1,9 +1,9 @@
 """The harness of all benchmarks: it parses, starts what they measure on, and prints and keeps their rows.
 
 Place: between load/__main__.py, which names the benchmarks, and load/benchmarks/. A benchmark is a module with a
-`BENCHMARK`: one line about what it measures, its arguments, and a function that measures and tells its `Run` each row.
-A row is a name and figures, each under its unit; a figure may have a goal, or be a ratio to a peer, whose name is its
-unit then. A note is a line of text about the rows that follow.
+`BENCHMARK`: one line about what it measures, its arguments, and a function that measures and tells its `BenchmarkRun`
+each row. A row is a name and figures, each under its unit; a figure may have a goal, or be a ratio to a peer, whose
+name is its unit then. A note is a line of text about the rows that follow.
 Invariant: what a run starts ends with it. A row is printed when it is told, and JSON has the same figures, not rounded.
 """
 
@@ -33,7 +33,7 @@ Figure = float | str
 
 
 @dataclass
-class Run:
+class BenchmarkRun:
     """One run of a benchmark. `place`: a new folder that the user of Postgres can pass through."""
 
     args: argparse.Namespace
@@ -103,7 +103,7 @@ class Benchmark:
     """`measures`: one line. `run`: what measures; `add_arguments`: declares its arguments, if it has any."""
 
     measures: str
-    run: Callable[[Run], None] | Callable[[Run], Coroutine[Any, Any, None]]
+    run: Callable[[BenchmarkRun], None] | Callable[[BenchmarkRun], Coroutine[Any, Any, None]]
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
@@ -125,7 +125,7 @@ def measure(name: str, benchmark: Benchmark, args: argparse.Namespace) -> int:
     print(f"== {name}: {benchmark.measures}; {before}", flush=True)
     with ExitStack() as stack:
         folder = tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
-        run = Run(args, Path(stack.enter_context(folder)))
+        run = BenchmarkRun(args, Path(stack.enter_context(folder)))
         run.place.chmod(0o711)
         measured = benchmark.run(run)
         if inspect.iscoroutine(measured):

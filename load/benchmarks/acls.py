@@ -44,7 +44,7 @@ from load.benchmarks.request import (
     a_connection,
     one_round,
 )
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
 ROUNDS = 200
@@ -111,7 +111,7 @@ async def _write_path(authorizer: Authorizer | None) -> tuple[ProducePipeline, K
     return pipeline, a_connection(ConnectionHost(dispatcher.handle, limits, clock, ListenerMetrics(registry)))
 
 
-async def _produce(run: Run, authorizer: Authorizer) -> None:
+async def _produce(run: BenchmarkRun, authorizer: Authorizer) -> None:
     without, plain = await _write_path(None)
     with_acls, judged = await _write_path(authorizer)
     frames = Sequenced(ProduceWorkload("", 0, TOPIC.name, PARTITIONS, REQUEST_BYTES, 1, 1, 1, 0, -1), -1)
@@ -126,7 +126,7 @@ async def _produce(run: Run, authorizer: Authorizer) -> None:
     run.row("produce", {"us without ACLs": off, "us with them": on, "of without": on / off})
 
 
-def _fetch(run: Run, authorizer: Authorizer) -> None:
+def _fetch(run: BenchmarkRun, authorizer: Authorizer) -> None:
     allowed = AllowedTopics(authorizer, cast(Any, FixedView()))
     request = Request(ClientConnection(1, "127.0.0.1:1"), 1, 12, 1, None, memoryview(b""), 0.0)
     for count in (1, 12, 1000):
@@ -140,7 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--acls", type=int, default=10_000)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     known = acls(run.args.acls)
     started = time.process_time()
     index = EMPTY.changed(known)

@@ -32,7 +32,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.store import ObjectStore
 from load.benchmarks.store import sink
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PARTITIONS = 12
 SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}
@@ -106,7 +106,7 @@ def _commit_seconds(trace: FileTrace) -> float:
     return trace.settled_at - trace.commit_started_at
 
 
-async def bench_cpu(run: Run, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_cpu(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
     """CPU seconds per 10^9 bytes produced."""
     async with AgentBench(_settings(url, bucket_url, linger_ms=100)) as bench:
         tune_collector()
@@ -121,7 +121,7 @@ async def bench_cpu(run: Run, url: str, bucket_url: str, seconds: float) -> None
             run.row(name, figures | {"MB/s": speed, "files": len(bench.traces)})
 
 
-async def bench_latency(run: Run, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_latency(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
     """Acknowledgement over its floor at moderate load."""
     for linger_ms in (25, 100):
         async with AgentBench(_settings(url, bucket_url, linger_ms=linger_ms)) as bench:
@@ -134,7 +134,7 @@ async def bench_latency(run: Run, url: str, bucket_url: str, seconds: float) -> 
                 run.row(f"acknowledgement, linger {linger_ms} ms, p{percent}", figures)
 
 
-async def bench_five_in_flight(run: Run, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_five_in_flight(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
     """One idempotent producer with 5 requests in flight, against 5 / (mean wait + PUT + commit)."""
     async with AgentBench(_settings(url, bucket_url, linger_ms=25)) as bench:
         await bench.load(request_bytes=1_024, seconds=1, idempotent=True)
@@ -163,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each load")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     seconds = run.args.seconds
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")

@@ -42,7 +42,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
 from load.benchmarks import compaction_simulation
 from load.benchmarks.commit import CommitBench, opened
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PARTITIONS = 1_000
 FLUSHES_PER_SECOND, FLUSH_BYTES = 125, 8_000_000
@@ -129,7 +129,7 @@ async def size_of(bench: CommitBench, table: str) -> tuple[int, int]:
     return rows, size
 
 
-async def tell_sizes(run: Run, bench: CommitBench, when: str) -> None:
+async def tell_sizes(run: BenchmarkRun, bench: CommitBench, when: str) -> None:
     """Rows and bytes of both tables, indexes and free space included."""
     total = 0
     for table in ("archived_audit", "remote_segment_events"):
@@ -139,7 +139,7 @@ async def tell_sizes(run: Run, bench: CommitBench, when: str) -> None:
     run.row(f"{when}: together", {"GiB": total / 2**30})
 
 
-async def archive(run: Run, bench: CommitBench, bucket: str, workers: int) -> None:
+async def archive(run: BenchmarkRun, bench: CommitBench, bucket: str, workers: int) -> None:
     """The jobs of all metadata partitions, in so many processes; the objects that could be joined are not there."""
     await bench.store.enqueue_jobs([NewJob(ARCHIVE_ROWS, f"{part:02}") for part in range(METADATA_PARTITIONS)])
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -179,7 +179,7 @@ async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
     return records, stored, time.process_time() - began
 
 
-async def fetch(run: Run, bench: CommitBench, store: Any, what: str, offset: int) -> None:
+async def fetch(run: BenchmarkRun, bench: CommitBench, store: Any, what: str, offset: int) -> None:
     """Fetches of one page, each through a new topic."""
     image: Any = SimpleNamespace(image=MetadataImage())
     topic = AuditTopic(bench.store, image, KnownEnds(bench.store, SystemClock()), store)
@@ -203,9 +203,10 @@ async def fetch(run: Run, bench: CommitBench, store: Any, what: str, offset: int
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--share", type=float, default=1, help="make so much of the rows (1)")
+    parser.add_argument("--workers", type=int, default=1, help="archive in so many processes (1)")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     share, workers = run.args.share, run.args.workers
     per_day = records_per_day()
     figures = {"records a day": per_day, f"records in {DAYS} days": per_day * DAYS, "of them made": float(share)}

@@ -38,7 +38,7 @@ from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import PostgresCost, grow_old, read_cost
 from load.workloads.committing import CommittingAgent, Shape
 
@@ -181,7 +181,7 @@ class Ceiling:
         }
 
 
-def tell_commits(run: Run, shapes: Sequence[Measured]) -> None:
+def tell_commits(run: BenchmarkRun, shapes: Sequence[Measured]) -> None:
     """Tell a row per measurement."""
     for shape in shapes:
         figures = {
@@ -199,7 +199,7 @@ def tell_commits(run: Run, shapes: Sequence[Measured]) -> None:
         run.row(" ".join(shape.name.split()), figures)
 
 
-def tell_reads(run: Run, reads: Sequence[Measured]) -> None:
+def tell_reads(run: BenchmarkRun, reads: Sequence[Measured]) -> None:
     """Tell a row per question."""
     for read in reads:
         figures = {
@@ -212,7 +212,7 @@ def tell_reads(run: Run, reads: Sequence[Measured]) -> None:
         run.row(read.name, figures)
 
 
-def tell_ceiling(run: Run, shapes: Sequence[Measured]) -> None:
+def tell_ceiling(run: BenchmarkRun, shapes: Sequence[Measured]) -> None:
     """Say the most of each."""
     most, batches = max(shapes, key=lambda m: m.operations_per_s), max(shapes, key=lambda m: m.batches_per_s)
     run.note(
@@ -223,7 +223,7 @@ def tell_ceiling(run: Run, shapes: Sequence[Measured]) -> None:
     )
 
 
-async def measure(run: Run, url: str) -> list[Measured]:
+async def measure(run: BenchmarkRun, url: str) -> list[Measured]:
     """Shapes and reads, on a database at `url`."""
     args = run.args
     async with AsyncExitStack() as stack:
@@ -267,7 +267,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     server = EmbeddedPostgres(run.folder("postgres"))
     with server as url:

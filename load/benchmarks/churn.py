@@ -19,7 +19,7 @@ from typing import Any
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.keys import partition_key
 from load.benchmarks.commit import ROUND_TRIP_SECONDS, WORKLOADS, CommitBench, CommitLoad, opened
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.machine_state import machine_state
 from load.postgres_server import read_cost
 
@@ -39,7 +39,7 @@ TABLES = (
 Sample = dict[str, Any]
 
 
-async def churn(run: Run, bench: CommitBench, seconds: float, pause_ms: float) -> list[Sample]:
+async def churn(run: BenchmarkRun, bench: CommitBench, seconds: float, pause_ms: float) -> list[Sample]:
     """Commit for so long; a sample every SAMPLE_SECONDS."""
     for statement in (
         f"ALTER SYSTEM SET commit_delay = {FLUSH_DELAY_US}",
@@ -129,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args, state = run.args, machine_state()
     async with opened(run.folder("postgres"), args.seed) as bench:
         samples = await churn(run, bench, args.seconds, args.pause_ms)

@@ -32,7 +32,7 @@ from headrace.protocol.fetch_codec import FetchPartitionReply, FetchReply, Fetch
 from headrace.protocol.produce_codec import decode_produce
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 BATCH_BYTES = 16 * 1024
 FETCH_PARTITIONS = 50
@@ -54,7 +54,7 @@ def microseconds(call: Callable[[], object]) -> float:
     return min(timer.repeat(20, number)) / number * 1e6
 
 
-def table(run: Run, title: str, unit: str, rows: list[tuple[str, float]]) -> None:
+def table(run: BenchmarkRun, title: str, unit: str, rows: list[tuple[str, float]]) -> None:
     """One block; the first row is ours."""
     run.note(title)
     for name, value in rows:
@@ -80,7 +80,7 @@ def produce_body(partitions: int) -> bytes:
     return buffer.getvalue()
 
 
-def bench_produce(run: Run, partitions: int) -> None:
+def bench_produce(run: BenchmarkRun, partitions: int) -> None:
     body = produce_body(partitions)
     window = memoryview(body)
     read = entity_reader(kio_produce.ProduceRequest)
@@ -92,7 +92,7 @@ def bench_produce(run: Run, partitions: int) -> None:
     table(run, f"decode Produce v9, {partitions} partitions of 16 KiB", "us", rows)
 
 
-def bench_fetch(run: Run) -> None:
+def bench_fetch(run: BenchmarkRun) -> None:
     records = bytes(FETCH_BYTES)
     window = memoryview(records)
     indexes = range(FETCH_PARTITIONS)
@@ -214,7 +214,7 @@ async def with_streams(on_frame: Callable[[bytes, asyncio.StreamWriter], None], 
     return cost
 
 
-async def bench_receive(run: Run, frame_bytes: int) -> None:
+async def bench_receive(run: BenchmarkRun, frame_bytes: int) -> None:
     """Ours makes a task per request and keeps replies in order; the streams only read.
 
     Both hold the last 16 MiB, as the produce path does: memory that is reused at once stays in the
@@ -242,7 +242,7 @@ async def bench_receive(run: Run, frame_bytes: int) -> None:
     table(run, f"receive, frames of {frame_bytes} bytes", "s/GB", rows)
 
 
-async def bench_send(run: Run) -> None:
+async def bench_send(run: BenchmarkRun) -> None:
     records = memoryview(bytes(FETCH_BYTES))
     buffers: list[bytes | memoryview] = [struct.pack(">i", 1)]
     for _ in range(FETCH_PARTITIONS):
@@ -263,7 +263,7 @@ async def bench_send(run: Run) -> None:
     table(run, "send, responses of 50 x 64 KiB", "s/GB", rows)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     for partitions in (1, 50):
         bench_produce(run, partitions)
     bench_fetch(run)

@@ -36,7 +36,7 @@ from headrace.metastore.postgres.installation import Installation
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import cpu_seconds, grow_old, read_cost
 
 BATCH_BYTES = 1_000
@@ -157,7 +157,9 @@ class CommitBench:
             return await (await connection.execute(sql.encode())).fetchall()
 
 
-async def closed_loop(run: Run, bench: CommitBench, workload: CommitWorkload, count: int, seconds: float) -> None:
+async def closed_loop(
+    run: BenchmarkRun, bench: CommitBench, workload: CommitWorkload, count: int, seconds: float
+) -> None:
     """Print throughput, latency and cost of `count` committers that never wait."""
     committers = await bench.committers(workload, count)
     latencies: list[float] = []
@@ -192,7 +194,7 @@ async def closed_loop(run: Run, bench: CommitBench, workload: CommitWorkload, co
     run.row(f"{workload.name}, {count} committers", figures)
 
 
-async def latency(run: Run, bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
+async def latency(run: BenchmarkRun, bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
     """Print the latency of the peer's commit: one committer, one round trip of 1 ms added."""
     (committer,) = await bench.committers(workload, 1)
     pids = [os.getpid(), *(row[0] for row in await bench.query("SELECT pid FROM pg_stat_activity"))]
@@ -245,7 +247,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     async with opened(run.folder("postgres"), args.seed, installation_of(args.bin_dir)) as bench:
         for workload in (SMALLEST, *PEER):

@@ -30,7 +30,7 @@ from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from load.benchmarks.churn import TABLES, by_table
 from load.benchmarks.committers import CONNECTIONS, create_topic, sample_waits
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.machine_state import machine_state
 from load.postgres_server import cpu_by_process, grow_old, read_cost
 from load.workloads.committing import CommitterPlan, Worker, reported, start_workers, tell
@@ -80,7 +80,7 @@ def plans_of(url: str, topic_number: int, args: argparse.Namespace) -> list[Comm
     return plans
 
 
-def watch(run: Run, url: str, workers: list[Worker]) -> list[Sample]:
+def watch(run: BenchmarkRun, url: str, workers: list[Worker]) -> list[Sample]:
     """Let the workers go; return a sample for each minute."""
     args = run.args
     samples: list[Sample] = []
@@ -171,7 +171,7 @@ def draw(samples: list[Sample], title: str, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def commit_for_an_hour(run: Run, url: str) -> list[Sample]:
+def commit_for_an_hour(run: BenchmarkRun, url: str) -> list[Sample]:
     """Return the samples, from a new database; Postgres' log is as an old server's."""
     args = run.args
     grow_old(url)
@@ -201,10 +201,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=2_048)
     parser.add_argument("--extents", type=int, default=8, help="of a file")
     parser.add_argument("--batches", type=int, default=2, help="of an extent")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=Path("commits"), help="directory for commits.json and commits.png")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args, state = run.args, machine_state()
     with run.postgres(commit_shards=args.shards, max_connections=CONNECTIONS) as url:
         samples = commit_for_an_hour(run, url)

@@ -14,7 +14,7 @@ import psycopg
 
 from headrace.metastore.postgres.sql_files import function_files
 from load.benchmarks.commit import PEER, SMALLEST, CommitBench, CommitWorkload, installation_of, opened
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 STEPS = {
     "cluster, locks of shards": "    SELECT commit_shards, life INTO",
@@ -52,7 +52,7 @@ def timed(source: str) -> str:
     return f"{head}{report}{returned}{tail[:last]}{report}{tail[last:]}"
 
 
-async def tell_steps(run: Run, bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
+async def tell_steps(run: BenchmarkRun, bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
     """Tell the least and the middle time of each step, and of the parts in WITHOUT."""
     (source,) = [file.text for file in function_files() if file.name == "commit_files"]
     whole = await _measured(bench, workload, commits, source)
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     async with opened(run.folder("postgres"), args.seed, installation_of(args.bin_dir)) as bench:
         for workload in (SMALLEST, *PEER):

@@ -29,7 +29,7 @@ from headrace.cli.bench.percentiles import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import cpu_by_process, cpu_seconds, grow_old, read_cost
 from load.workloads.committing import CommitterPlan, reported, start_workers, tell
 
@@ -50,7 +50,7 @@ def sample_waits(connection: psycopg.Connection[Any], until: float, every_second
     return waits
 
 
-def _measure(run: Run, title: str, plans: list[CommitterPlan], url: str) -> None:
+def _measure(run: BenchmarkRun, title: str, plans: list[CommitterPlan], url: str) -> None:
     workers = start_workers(plans)
     with psycopg.connect(url, autocommit=True) as connection:
         before, cpu_before, began = read_cost(url), cpu_by_process(url), time.monotonic()
@@ -94,7 +94,7 @@ async def create_topic(url: str, partitions: int) -> int:
     return number
 
 
-async def _polls(run: Run, url: str, shards: int) -> None:
+async def _polls(run: BenchmarkRun, url: str, shards: int) -> None:
     """Measure what a poll of the feed costs that finds nothing: each agent polls every 15 ms while consumers fetch."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     async with store.pool.connection() as connection:
@@ -109,7 +109,7 @@ async def _polls(run: Run, url: str, shards: int) -> None:
     run.row(f"{shards} shards, a poll of the feed", {"us of Postgres (median)": percentile(spent, 50) * 1e6})
 
 
-def _commits(run: Run, url: str, shards: int) -> None:
+def _commits(run: BenchmarkRun, url: str, shards: int) -> None:
     args, node_id = run.args, 1
     asyncio.run(_polls(run, url, shards))
     if args.polls:
@@ -143,11 +143,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=10_240)
     parser.add_argument("--extents", type=int, default=8, help="of a file")
     parser.add_argument("--batches", type=int, default=2, help="of an extent")
+    parser.add_argument("--workers", type=int, default=4, help="processes")
     parser.add_argument("--polls", action="store_true", help="only what a poll of the feed costs")
     parser.add_argument("--any", action="store_true", help="to any partition")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     run.note(f"files of {args.extents} x {args.batches} batches, {args.workers} workers")
     for shards in args.shards:

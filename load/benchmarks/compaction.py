@@ -41,7 +41,7 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.writer import SegmentWriter
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.counting_store import CountingStore
 from load.workloads.replay import Replay, replay
 
@@ -141,7 +141,7 @@ class CompactionBench:
         return sorted({e.source for e in extents}), len(extents), sum(e.length for e in extents)
 
 
-async def merge_levels(run: Run, url: str, settings: Settings, directory: Path, codec: Codec) -> None:
+async def merge_levels(run: BenchmarkRun, url: str, settings: Settings, directory: Path, codec: Codec) -> None:
     """One codec, from L0 to L2."""
     args = run.args
     metastore = await PostgresMetastore.open(url, settings)
@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--get-ms", type=float, default=20, help="of the second replay")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     tune_collector()
     if run.args.files < 1:
         raise InvalidError("nothing to merge")

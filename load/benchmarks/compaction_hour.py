@@ -18,7 +18,7 @@ from headrace.compactor.policy import PolicyLimits
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from load.benchmarks.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.replay import Replay
 from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
@@ -62,7 +62,7 @@ async def count_hour(url: str, shape: FlushShape, seconds: int, per_second: floa
         await cluster.close()
 
 
-def tell(run: Run, without: Hour, merged: Hour, simulated: SimulationOutcome) -> None:
+def tell(run: BenchmarkRun, without: Hour, merged: Hour, simulated: SimulationOutcome) -> None:
     """Tell the rows: without compaction, with it, and by arithmetic."""
 
     def row(what: str, before: float, after: float, arithmetic: float | None = None) -> None:
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=10, help="of a batch; one batch per partition and flush")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     shape, per_second = FlushShape(args.partitions, args.records), args.flushes_per_second
     hours = []

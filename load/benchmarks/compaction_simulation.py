@@ -20,7 +20,7 @@ from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
 from headrace.compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
 from headrace.metastore.api.compaction import FileFacts
 from headrace.storage.file_id import new_file_id
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PLAN_SECONDS = 15
 
@@ -190,7 +190,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=24)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     hours: float = run.args.hours
     run.note(f"{hours:g} h of arrivals; every figure is the policy's, nothing is stored")
     for name, arrivals in CASES.items():

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 FAR = "bucket=s3 put-ms=45 get-ms=15"
 EQUAL_ROWS = "10k,1k,16kib,one,paced,java,read-1,read-4"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", action="store_true")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     args.folder.mkdir(parents=True, exist_ok=True)
     for name, arguments in commands(args.folder, args.kafka, args.before, args.seconds, args.rounds).items():

@@ -21,7 +21,7 @@ from pathlib import Path
 import crc32c
 
 from headrace.cli.process.allocator_tuning import tune_allocator
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 MIB = 1 << 20
 TOTAL_BYTES = 256 * MIB
@@ -151,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     tune_allocator()
     directory, rounds = run.place, run.args.rounds
     (directory / "stored").write_bytes(bytes(TOTAL_BYTES))

@@ -25,7 +25,7 @@ import sys
 from typing import Any, NamedTuple
 
 from headrace.cli.cost.model import followed_share
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.feed_followers import Followed
 
 POLL_MS = 15
@@ -74,7 +74,7 @@ class FeedCost(NamedTuple):
     extents_per_poll: float
 
 
-def _cost(run: Run, extents: int, done: Followed, readers: int) -> FeedCost:
+def _cost(run: BenchmarkRun, extents: int, done: Followed, readers: int) -> FeedCost:
     """Tells its row."""
     seconds = run.args.seconds
     cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, done.extents / done.polls)
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--poll-ms", type=int, default=POLL_MS)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     with run.postgres(commit_shards=args.shards, max_connections=CONNECTIONS) as url:
         for readers in args.readers:
@@ -112,7 +112,7 @@ def benchmark(run: Run) -> None:
                 _follow(run, url, readers, followed_share(readers, ZONES) if share == MODEL else float(share))
 
 
-def _follow(run: Run, url: str, readers: int, share: float) -> None:
+def _follow(run: BenchmarkRun, url: str, readers: int, share: float) -> None:
     """The rows of so many readers with this share of the shards, and what follows from them."""
     args = run.args
     run.note(f"{readers} readers, each follows {share:.0%} of {args.shards} shards, polls every {args.poll_ms} ms")

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.dev_server import AgentAddress, DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 TOPIC, PARTITIONS = "watched", 12
 PERIOD_SECONDS = 0.05
@@ -182,7 +182,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--round", action="append", choices=[*ROUNDS], help="only this one; may be repeated")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     logging.basicConfig(level=logging.WARNING)
     for name in run.args.round or ROUNDS:
         silences = lose(*ROUNDS[name])

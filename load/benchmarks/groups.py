@@ -37,7 +37,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import read_cost
 
 CASES = ((10, 100, False), (100, 1_000, False), (100, 10_000, False), (1_000, 10_000, False), (300, 3_000, True))
@@ -186,7 +186,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _clients(run: Run) -> None:
+def _clients(run: BenchmarkRun) -> None:
     """Rows of real agents, and what follows from them."""
     args = run.args
     with run.dev_server(settings={"max.connections": 20_000}) as server:
@@ -201,7 +201,7 @@ def _clients(run: Run) -> None:
             _tell_slopes(run, idle, beats, both)
 
 
-def _tell_slopes(run: Run, idle: GroupsRow, beats: GroupsRow, both: GroupsRow) -> None:
+def _tell_slopes(run: BenchmarkRun, idle: GroupsRow, beats: GroupsRow, both: GroupsRow) -> None:
     """CPU microseconds of a heartbeat, and of a commit; cores of a group."""
     rows = (idle, beats, both)
     for name, used in (
@@ -227,7 +227,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of each row")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     if run.args.groups:
         _clients(run)
         return

@@ -20,7 +20,7 @@ from headrace.storage.objects.hedge_policy import SAMPLES_MIN
 from headrace.storage.objects.hedging import HEDGES
 from headrace.storage.objects.measured import REQUESTS
 from headrace.storage.objects.open import StoreOptions, open_store
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PERCENTS = (0, 5)
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=7)
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     os.environ.update(with_credentials(os.environ))
     found: dict[int, list[float]] = {percent: [] for percent in PERCENTS}

@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from load.dev_server import AgentAddress, DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 SETTLE_SECONDS = 30.0
 """After the start: schedules, first snapshots and first plans are made."""
@@ -49,7 +49,7 @@ def _transactions(connection: psycopg.Connection[tuple[int]]) -> int:
     return row[0]
 
 
-def _measure(run: Run, server: DevServer, seconds: float) -> None:
+def _measure(run: BenchmarkRun, server: DevServer, seconds: float) -> None:
     with psycopg.connect(server.metastore_url, autocommit=True) as connection:
         time.sleep(SETTLE_SECONDS)
         pids, calls = [agent.pid for agent in server.agents], _calls(server.agents)
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=60)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     with run.dev_server(agents=run.args.agents) as server:
         _measure(run, server, run.args.seconds)
 

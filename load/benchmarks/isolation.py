@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.cli.bench.percentiles import percentile
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 LIVE_PARTITIONS = 4
 HISTORY_PARTITIONS = 8
@@ -100,7 +100,7 @@ async def window(port: str, args: argparse.Namespace, into: Windows, *, backfill
     return speed
 
 
-async def measure(run: Run, server: DevServer) -> None:
+async def measure(run: BenchmarkRun, server: DevServer) -> None:
     """Fill, warm up, alternate."""
     args = run.args
     await server.create_topic("live", LIVE_PARTITIONS)
@@ -115,7 +115,7 @@ async def measure(run: Run, server: DevServer) -> None:
     report(run, quiet, busy, speeds)
 
 
-def report(run: Run, quiet: Windows, busy: Windows, speeds: list[float]) -> None:
+def report(run: BenchmarkRun, quiet: Windows, busy: Windows, speeds: list[float]) -> None:
     """Tell the medians of the windows, and whether the bars are met."""
     speed = statistics.median(speeds)
     run.row("backfill", {"MB/s": speed, "(windows)": ", ".join(f"{s:.0f}" for s in speeds)})
@@ -144,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--linger-ms", type=int, default=100)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     with run.dev_server(settings={"linger.ms": run.args.linger_ms}) as server:
         asyncio.run(measure(run, server))
 

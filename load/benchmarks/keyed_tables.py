@@ -28,7 +28,7 @@ from load.benchmarks.spark_scan import PARTITIONS
 from load.benchmarks.table_ways import run_spark_tables, run_with_iceberg, settings_of
 from load.benchmarks.tables import TOPIC
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 NAME = "keyed"
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alone", action="store_true", help="without MERGE INTO")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args, place = run.args, run.place
     with run.dev_server() as server:
         asyncio.run(server.create_topic(TOPIC, PARTITIONS, {"cleanup.policy": "compact"}))

@@ -22,7 +22,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 CALLS = 50_000
 PER_TOPIC = 1_000
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=4_000)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     partitions = run.args.partitions
     with run.postgres() as url:
         with psycopg.connect(url, autocommit=True) as connection:

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer
 
 from headrace.config.memory_budget import MIB
 from load.dev_server import AgentAddress, DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PARTITIONS = 12
 TOPIC = "bench"
@@ -60,7 +60,7 @@ def _consume(bootstrap: str, ended: threading.Event, seen: list[int]) -> None:
     consumer.close()
 
 
-def _run(run: Run, server: DevServer) -> None:
+def _run(run: BenchmarkRun, server: DevServer) -> None:
     args = run.args
     agent = server.agents[0]
     asyncio.run(server.create_topic(TOPIC, PARTITIONS))
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="settings of the agent")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     settings: dict[str, object] = dict(setting.split("=", 1) for setting in run.args.settings)
     with run.dev_server(settings=settings) as server:
         _run(run, server)

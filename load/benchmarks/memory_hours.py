@@ -30,7 +30,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
 from load.agent_child import AgentChild
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.machine_state import machine_state
 from load.workloads.memory_hours.sampling import Sample, sample
 from load.workloads.memory_hours.verdict import GROWTH_MAX, FlatVerdict, after_merges, judge
@@ -135,7 +135,7 @@ def running_agent(place: Path, args: argparse.Namespace) -> Iterator[tuple[Agent
         yield stack.enter_context(AgentChild(where | OWN | given, log, module)), probed, log
 
 
-def watch(run: Run, agent: AgentChild, clients: RunningClients, probed: Path, log: Path) -> list[Sample]:
+def watch(run: BenchmarkRun, agent: AgentChild, clients: RunningClients, probed: Path, log: Path) -> list[Sample]:
     """Samples until the time is over; a row for each."""
     args = run.args
     samples: list[Sample] = []
@@ -207,7 +207,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="settings of the agent")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args, state, place = run.args, machine_state(), run.place
     with running_agent(place, args) as (agent, probed, log):
         admin = AdminClient({"bootstrap.servers": agent.kafka})

@@ -47,7 +47,7 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.wire import uvarint
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.image_view import ImageView
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def measure_image(run: Run, topics: int, partitions: int) -> None:
+def measure_image(run: BenchmarkRun, topics: int, partitions: int) -> None:
     """One row: a log of this shape, its image and its snapshot."""
     log = topic_log(topics, partitions)
     log += agent_log(len(log), 3)
@@ -164,7 +164,7 @@ def one_topic(name: str) -> bytes:
     return b"\x02" + bytes(16) + uvarint(len(name) + 1) + name.encode() + b"\0" + bytes(3)
 
 
-async def measure_answer(run: Run) -> None:
+async def measure_answer(run: BenchmarkRun) -> None:
     """Metadata of 10,000 partitions: the first time for an image, and again."""
     log = topic_log(100, ANSWER_PARTITIONS // 100)
     cluster = ImageView(apply(MetadataImage(), log + agent_log(len(log), 3)), ANSWER_SHARDS)
@@ -214,7 +214,9 @@ class Stalls:
         self.longest_s, self._last = max(self.longest_s, now - self._last), now
 
 
-async def measure_cluster(run: Run, title: str, shape: tuple[int, int], agents: int, shards: int, level: int) -> None:
+async def measure_cluster(
+    run: BenchmarkRun, title: str, shape: tuple[int, int], agents: int, shards: int, level: int
+) -> None:
     """Rows of a cluster of topics x partitions and agents: what an agent does when its image changes, and for clients.
 
     `level`: of leader.spread.
@@ -249,7 +251,7 @@ async def measure_cluster(run: Run, title: str, shape: tuple[int, int], agents: 
     run.row("shards of the feed that an agent is assigned", {"ms": assigned_s * 1e3})
 
 
-async def _answers(run: Run, title: str, handler: Metadata) -> None:
+async def _answers(run: BenchmarkRun, title: str, handler: Metadata) -> None:
     """Metadata of one topic, and of all."""
     one_s = await _timed_answer(handler, a_request(one_topic("topic-000007"), "a"))
     other_s = await _timed_answer(handler, a_request(one_topic("topic-000008"), "a"))
@@ -279,7 +281,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agents", type=int, default=1_000)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     total, many = run.args.partitions, run.args.agents
     run.note("CPU seconds; MB are 10^6 bytes")
     for partitions in (1_000, 10):

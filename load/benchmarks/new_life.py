@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.cli.main import main as headrace
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from load.agent_child import AgentChild
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_servers import Servers
 from load.workloads.assigned_readers import AssignedReaders
 
@@ -78,7 +78,7 @@ class Round(threading.Thread):
 
 
 def measure(
-    run: Run, name: str, agents: list[AgentChild], readers: AssignedReaders, began: float, before: AgentCost
+    run: BenchmarkRun, name: str, agents: list[AgentChild], readers: AssignedReaders, began: float, before: AgentCost
 ) -> None:
     """Produce a round, wait until all have read it, print the line. `began`: what the seconds count from."""
     value = name.encode()
@@ -111,7 +111,7 @@ def until(readers: AssignedReaders, is_over: Callable[[], bool]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _lives(run: Run, home: Path, started: ExitStack) -> None:
+def _lives(run: BenchmarkRun, home: Path, started: ExitStack) -> None:
     """Everything, in the order of the module's text."""
     arguments = run.args
     servers = started.enter_context(Servers(home / "postgres"))
@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--idle-seconds", type=int, default=5, help="how long the CPU without load is measured")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args, home = run.args, run.folder("lives")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it has a line for each partition's retry
     run.note(f"{args.partitions} partitions, {args.consumers} consumers, {args.agents} agents")

@@ -28,7 +28,7 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import cpu_seconds, read_cost
 
 PARTITIONS = 12
@@ -133,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--request-bytes", type=int, default=16 * 1024)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     figures = {1: Figures(), args.processes: Figures()}
     bucket = run.folder("bucket")

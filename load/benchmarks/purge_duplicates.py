@@ -17,7 +17,7 @@ from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import ExtentQuery
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
 STEP_S = 15
@@ -56,7 +56,7 @@ async def readable_records(cluster: SimulatedCluster) -> int:
     return count
 
 
-async def measure(run: Run, url: str, flushes: int, shape: FlushShape) -> None:
+async def measure(run: BenchmarkRun, url: str, flushes: int, shape: FlushShape) -> None:
     """Tell the rows; nothing dead may be left, and nothing live lost."""
     cluster = await SimulatedCluster.open(url, shape, seconds=flushes + SETTLE_S + GRACE_S)
     try:
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resent", type=int, default=3, help="duplicates for each new batch")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     with run.postgres(values=proposed(Settings())) as url:
         shape = FlushShape(partitions=args.partitions, resent=args.resent)

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
 from headrace.cli.client.transport import exchange
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 TOPIC = "limited"
 PARTITIONS = 12
@@ -120,7 +120,7 @@ def measure(work: Callable[[Counted, int], None], clients: int, seconds: float) 
     return rate
 
 
-def keep(run: Run, agents: int, rate: float, seconds: float) -> None:
+def keep(run: BenchmarkRun, agents: int, rate: float, seconds: float) -> None:
     """Tell how closely the quotas are kept."""
     with run.dev_server(agents=agents) as server:
         admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=2_000_000.0)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     for agents in run.args.agents:
         keep(run, agents, run.args.rate, run.args.seconds)
 

@@ -36,7 +36,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.store import ObjectInfo
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
 PARTITIONS = 12
@@ -169,7 +169,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client-metrics-max", type=int, default=100, help="0: requests are not counted by client")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     for kib in (1, 16, 64):
         run.row(f"{kib} KiB", asyncio.run(measure(kib * 1024, pairs_max=run.args.client_metrics_max)))
 

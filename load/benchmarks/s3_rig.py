@@ -17,7 +17,7 @@ from typing import NamedTuple
 from headrace.cli.bench.process_usage import ProcessUsage
 from headrace.cli.bench.s3_rig import BUCKET, S3Rig, find_program, open_s3_rig, s3_client
 from headrace.cli.bench.target_options import S3Latency
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 LOAD = "headrace-s3-load"
 SIZES = {"4 MiB": 4 << 20, "64 KiB": 64 << 10}
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=1)
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     latency, count = S3Latency(args.put_ms, args.get_ms, args.sigma), args.connections * OBJECTS_A_CONNECTION
     async with open_s3_rig(run.place, latency) as rig:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headrace.cli.cost.data import Constants, measured
 from headrace.cli.cost.model import CORE_SHARE, MIB, Needs, Workload, group_needs, needs
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "SCALE.md"
 STEPS_GB_S = (0.1, 1.0, 10.0, 100.0)
@@ -175,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--page", action="store_true", help="write docs/understand/SCALE.md")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     if run.args.page:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return

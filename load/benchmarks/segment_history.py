@@ -30,7 +30,7 @@ from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.storage.records.codec import Record
 from load.benchmarks.commit import WORKLOADS, CommitBench, opened
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.machine_state import machine_state
 
 LIVE = 2_000
@@ -252,7 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("segment-history"), help="directory for the files")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     args, state = run.args, machine_state()
     async with opened(run.folder("postgres"), 1) as bench:
         facts: dict[str, Any] = {}

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from tests.tools import JAVA_LIBRARIES
 
 SOURCE = Path(__file__).parents[1] / "workloads" / "ShareLoad.java"
@@ -43,7 +43,7 @@ def _postgres_seconds(since: int) -> float:
     return own + sum(seconds for parent, seconds, _, _ in stats.values() if parent in servers)
 
 
-def _measure(run: Run, kind: str, count: int, rate: int, seconds: int, partitions: int) -> None:
+def _measure(run: BenchmarkRun, kind: str, count: int, rate: int, seconds: int, partitions: int) -> None:
     since = int(float(Path("/proc/uptime").read_text().split()[0]) * _TICKS)
     with tempfile.TemporaryDirectory() as place, DevServer(Path(place)) as server:
         (agent,) = server.agents
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     for _ in range(args.rounds):
         for kind in ("consumer", "share"):

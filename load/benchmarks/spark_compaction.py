@@ -25,7 +25,7 @@ from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.compaction_inputs import SIDES, Inputs
 
 INPUTS = ("keyed", "small")
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, help="a .png file to draw")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     bucket = run.folder("bucket")
     with run.postgres(values=proposed(Settings())) as url:
         jobs = asyncio.run(merge_both(url, bucket, run.args))
@@ -152,7 +152,7 @@ def _go_on(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def report(run: Run, jobs: list[TimedJob]) -> None:
+def report(run: BenchmarkRun, jobs: list[TimedJob]) -> None:
     """Tell a row of each job."""
     for job in jobs:
         figures = {

@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 
 from headrace.cli.bench.process_usage import ProcessUsage
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from tests.tools import SPARK_KAFKA_JARS, why_missing
 
 TOPIC = "scanned"
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, help="a .png file to draw")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     with run.dev_server() as server:
         asyncio.run(server.create_topic(TOPIC, PARTITIONS))
@@ -137,7 +137,7 @@ def medians(scans: list[TimedScan], size: int) -> dict[str, tuple[float, float, 
     return found
 
 
-def report(run: Run, scans: list[TimedScan], size: int) -> None:
+def report(run: BenchmarkRun, scans: list[TimedScan], size: int) -> None:
     """Tell each scan, the medians and their ratio."""
     for one in scans:
         run.row(one.source, {"s": one.seconds, "CPU s of Spark": one.spark_cpu, "CPU s of the agent": one.agent_cpu})

@@ -31,7 +31,7 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.store import PostgresMetastore
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 GOALS_SECONDS = {"from nothing": 3.0, "again, with data": 2.0, "a further agent": 1.0}
 STOP_SECONDS = 60
@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--registered", type=int, default=0)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     _compile_code()
     found: dict[str, list[Start]] = {name: [] for name in GOALS_SECONDS}

@@ -31,7 +31,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.objects.store import ByteRange
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.self_signed import write_certificate
 from load.workloads.http_sink import GET_BYTES
 
@@ -193,7 +193,7 @@ def sink(scheme: str, directory: Path) -> Iterator[str]:
         process.wait()
 
 
-def measure(run: Run, operation: str, scheme: str, url: str, requests: int, rounds: int) -> None:
+def measure(run: BenchmarkRun, operation: str, scheme: str, url: str, requests: int, rounds: int) -> None:
     """Tell a row per variant."""
     chosen = variants(operation)
     spent: dict[str, list[float]] = {name: [] for name in chosen}
@@ -214,7 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operations", default="PUT,GET")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_EC2_METADATA_DISABLED="true")
     run.note(f"4 MiB a request, {SIDE_BY_SIDE} side by side, {args.rounds} rounds")

@@ -33,7 +33,7 @@ from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.rows import ARROW
 from headrace.scan.tables.state import Definition, Follows, TablePosition, standing_of
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 BEGIN_MS = 1_800_000_000_000 - 1_800_000_000_000 % 86_400_000
 """Midnight of a day to come: pyiceberg refuses commits that are older than the table."""
@@ -136,7 +136,7 @@ def by_duckdb(table: Table, more: str) -> Any:
         connection.close()
 
 
-def week(run: Run, place: Path, days: int, minutes: int, count: int) -> list[dict[str, Any]]:
+def week(run: BenchmarkRun, place: Path, days: int, minutes: int, count: int) -> list[dict[str, Any]]:
     """Let it pass; the samples."""
     clock, rng = WeekTime(), np.random.default_rng(1)
     catalog = TableCatalog(
@@ -197,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder for week.json and week.png")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     samples = week(run, run.folder("week"), args.days, args.minutes, args.rows)
     if args.out is not None:

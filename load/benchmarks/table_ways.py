@@ -41,7 +41,7 @@ from headrace.storage.clock import SystemClock
 from load.benchmarks.spark_scan import PARTITIONS, produce
 from load.benchmarks.tables import TOPIC, append
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from tests.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
 from tests.tools.python_apps import python_of
 
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval-ms", type=int, default=1_000, help="between commits, of --rate")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args, place = run.args, run.place
     with run.dev_server() as server:
         asyncio.run(server.create_topic(TOPIC, PARTITIONS))

@@ -35,7 +35,7 @@ from headrace.scan.tables.worker import TableWorker
 from headrace.storage.clock import SystemClock
 from load.benchmarks.spark_scan import PARTITIONS, produce
 from load.dev_server import DevServer
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 TOPIC = "scanned"
 
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compression", default="none", help="the producer's")
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     args = run.args
     with run.dev_server() as server:
         asyncio.run(server.create_topic(TOPIC, PARTITIONS))
@@ -140,7 +140,7 @@ def _cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def report(run: Run, timed: list[TimedAppend], size: int) -> None:
+def report(run: BenchmarkRun, timed: list[TimedAppend], size: int) -> None:
     """Tell each round, and the medians."""
     for number, each in enumerate(timed, 1):
         figures = {

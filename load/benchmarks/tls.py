@@ -25,7 +25,7 @@ from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec
 from headrace.cli.bench.targets import MeasuredTarget, open_target
 from headrace.cli.bench.topic_admin import create_topic, delete_topic
 from headrace.config.free_ports import free_ports
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.self_signed import write_certificate
 
 VALUE_BYTES = 10_000
@@ -80,11 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     asyncio.run(_measure(run))
 
 
-async def _measure(run: Run) -> None:
+async def _measure(run: BenchmarkRun) -> None:
     directory, jars, megabytes, rounds = run.place, run.args.kafka, run.args.megabytes, run.args.rounds
     certificate, key = write_certificate(directory)
     both = directory / "both.pem"

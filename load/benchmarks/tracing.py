@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"request +(\d+) KiB +taken +([\d.]+) us .*answered +([\d.]+) us")
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--turns", type=int, default=5)
 
 
-def benchmark(run: Run) -> None:
+def benchmark(run: BenchmarkRun) -> None:
     place = run.place / "before"
     before = run.args.before or _git("log", "--diff-filter=A", "--format=%h^", "--", "agent/tracing/__init__.py")
     _git("worktree", "add", "--detach", str(place), before)
@@ -42,7 +42,7 @@ def benchmark(run: Run) -> None:
         _git("worktree", "remove", "--force", str(place))
 
 
-def _compare(run: Run, before: Path, turns: int) -> None:
+def _compare(run: BenchmarkRun, before: Path, turns: int) -> None:
     old, own = ["load.bench_request"], ["load.workloads.traced_requests"]
     spans = [*own, "spans"]
     variants: dict[str, tuple[Path, Sequence[str], dict[str, str]]] = {

@@ -21,7 +21,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.collector_tuning import tune_collector
 from load.benchmarks.metadata import Stalls, agent_log, topic_log
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 from load.workloads.image_view import ImageView
 from load.workloads.long_requests import Counts, LongRequest, LongRequests, with_access
 
@@ -40,7 +40,7 @@ def a_cluster(topics: int, partitions: int, agents: int, level: int) -> ImageVie
     return ImageView(with_access(apply(MetadataImage(), log), COUNTS), SHARDS)
 
 
-async def measure(run: Run, name: str, asked: LongRequest) -> None:
+async def measure(run: BenchmarkRun, name: str, asked: LongRequest) -> None:
     """Tell one row."""
     await asyncio.sleep(0)
     began = time.process_time()
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="measure only requests with this in their name")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     for topics, partitions, agents, level in CLUSTERS:
         view = a_cluster(topics, partitions, agents, level)
         requests = LongRequests(view, COUNTS)

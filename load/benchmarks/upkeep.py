@@ -34,7 +34,7 @@ from headrace.metastore.segment_logs.records import (
 )
 from headrace.metastore.segment_logs.updates import update_of
 from load.benchmarks.commit import CommitBench, opened
-from load.harness import Benchmark, Run
+from load.harness import Benchmark, BenchmarkRun
 
 EXTENTS = 10
 """Extents of a partition, of 10 records each; the last one is active."""
@@ -81,7 +81,7 @@ async def make_rows(bench: CommitBench, partitions: int) -> list[int]:
 
 
 async def in_pieces(
-    run: Run, name: str, keys: Sequence[int], size: int, ask: Callable[[Sequence[int]], Awaitable[Any]]
+    run: BenchmarkRun, name: str, keys: Sequence[int], size: int, ask: Callable[[Sequence[int]], Awaitable[Any]]
 ) -> None:
     """Ask for all of them, and tell the time of a piece and of all."""
     times = []
@@ -94,7 +94,7 @@ async def in_pieces(
     run.row(name, figures | {"s in all": sum(times)})
 
 
-async def at_once(run: Run, bench: CommitBench, name: str, call: str) -> None:
+async def at_once(run: BenchmarkRun, bench: CommitBench, name: str, call: str) -> None:
     """A function of the release before with all partitions; how long, or that it reached the limit."""
     began = time.perf_counter()
     try:
@@ -105,7 +105,7 @@ async def at_once(run: Run, bench: CommitBench, name: str, call: str) -> None:
     run.row(name, {"s in one call": time.perf_counter() - began} | found)
 
 
-async def look(run: Run, bench: CommitBench, keys: Sequence[int]) -> None:
+async def look(run: BenchmarkRun, bench: CommitBench, keys: Sequence[int]) -> None:
     """Ask what planners ask for these partitions."""
     store, end = bench.store, EXTENTS * 10 - 10
     merged = [uuid.UUID(row[0]) for row in await bench.query(
@@ -162,7 +162,7 @@ def keyed_stream(segments: int) -> list[StreamRecord]:
     return records
 
 
-def migrate_segments(run: Run, segments: int) -> None:
+def migrate_segments(run: BenchmarkRun, segments: int) -> None:
     """Replay a stream and plan what has to be written; tells the CPU time per 1,000 segments."""
     stream = keyed_stream(segments)
     began = time.process_time()
@@ -172,7 +172,7 @@ def migrate_segments(run: Run, segments: int) -> None:
     run.row(f"segments migrate: {segments:,} keyed segments", {"s of CPU": seconds, "ms per 1,000": each * 1e3})
 
 
-async def measure(run: Run, sizes: Sequence[int]) -> None:
+async def measure(run: BenchmarkRun, sizes: Sequence[int]) -> None:
     """Ask for so many partitions, one number after the other, on a new Postgres."""
     for segments in SEGMENTS:
         migrate_segments(run, segments)
@@ -190,7 +190,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[1_000, 10_000, 100_000], help="how many")
 
 
-async def benchmark(run: Run) -> None:
+async def benchmark(run: BenchmarkRun) -> None:
     await measure(run, run.args.partitions)
 
 

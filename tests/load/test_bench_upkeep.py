@@ -10,7 +10,7 @@ import pytest
 
 from headrace.compactor.cleaning.planner import PARTITIONS_PER_LOOK
 from load.benchmarks import upkeep as bench_upkeep
-from load.harness import Run
+from load.harness import BenchmarkRun
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ async def test_planners_questions_are_asked_in_pieces(
     partitions = PARTITIONS_PER_LOOK + 1
     monkeypatch.setattr(bench_upkeep, "TOPIC_PARTITIONS", partitions)
     monkeypatch.setattr(bench_upkeep, "SEGMENTS", (10,))
-    await bench_upkeep.measure(Run(Namespace(), tmp_path), [partitions])
+    await bench_upkeep.measure(BenchmarkRun(Namespace(), tmp_path), [partitions])
     shown = capsys.readouterr().out
     pieces = dict(re.findall(r"^  (\w+).* (\d+) pieces", shown, re.MULTILINE))
     assert pieces == {"describe_cleaning": "2", "flushed_files": "2", "parts_in_files": "2", "files_of_parts": "1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from load.benchmarks.ceiling import BENCHMARK, Measured, measure, measure_shards
-from load.harness import Run, parsed
+from load.harness import BenchmarkRun, parsed
 from load.workloads.committing import RECORDS
 from tests.metastore.sessions import rows, session
 
@@ -21,7 +21,7 @@ CARRIED = {1024: "1 KiB batches", 262_144: "262,144 bytes"}
 
 @pytest.mark.requirement("W16")
 async def test_the_ceiling_is_measured(metastore_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = await measure(Run(parsed(BENCHMARK, TINY), Path()), metastore_url)
+    found = await measure(BenchmarkRun(parsed(BENCHMARK, TINY), Path()), metastore_url)
     shapes, reads = found[:8], found[8:]
     assert [shape.name.split() for shape in shapes[:4]] == [
         [extents, "x", batches, "plain"] for extents in "15" for batches in "13"

@@ -13,7 +13,7 @@ from headrace.compactor.policy import PolicyLimits
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.benchmarks.compaction_hour import arrivals, count_hour, tell
 from load.benchmarks.compaction_simulation import PLAN_SECONDS, simulate
-from load.harness import Run
+from load.harness import BenchmarkRun
 from load.workloads.simulated_cluster import FlushShape
 
 SHAPE, SECONDS, PER_SECOND = FlushShape(partitions=4, records=2), 900, 0.2
@@ -38,7 +38,7 @@ async def test_a_quarter_of_an_hour_with_and_without(metastore_url: str, second_
     without = await count_hour(metastore_url, SHAPE, SECONDS, PER_SECOND, compacting=False)
     merged = await count_hour(second_url, SHAPE, SECONDS, PER_SECOND, compacting=True)
     told = simulate(arrivals(without, SHAPE, SECONDS, PER_SECOND), PolicyLimits())
-    tell(Run(Namespace(), Path()), without, merged, told)
+    tell(BenchmarkRun(Namespace(), Path()), without, merged, told)
 
     assert without.flushed_bytes == merged.flushed_bytes
     assert (without.left.extents, without.left.files, without.puts, without.gets) == (4 * FLUSHES, FLUSHES, FLUSHES, 0)
