@@ -14,12 +14,14 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import statistics
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -28,9 +30,13 @@ from headrace.cli.bench.percentiles import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from headrace.storage.objects.store import ObjectStore
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 from load.benchmarks.store import sink
 from load.harness import Benchmark, BenchmarkRun
 
@@ -40,14 +46,43 @@ SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}
 TOPIC = "bench"
 
 
+class SegmentsToSink(StoreDecorator):
+    """Segment files go to the sink; the few objects that an agent reads at its start are in memory."""
+
+    def __init__(self, inner: ObjectStore, memory: MemoryStore) -> None:
+        super().__init__(inner)
+        self._memory = memory
+
+    def _store_of(self, key: str) -> ObjectStore:
+        return self._inner if key.endswith(".segment") else self._memory
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        return await self._store_of(key).put(key, body, if_absent=if_absent)
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return await self._store_of(key).get(key, byte_range)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._store_of(key).head(key)
+
+    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self._memory.list_objects(prefix, start_after=start_after)
+
+
+class SinkCluster(NamedTuple):
+    """A metastore, a sink and what is in memory instead."""
+
+    metastore_url: str
+    bucket_url: str
+    memory: MemoryStore
+
+
 class AgentBench:
     """One agent; `traces` collects the files that it settled."""
 
-    def __init__(
-        self, settings: Settings, decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store
-    ) -> None:
+    def __init__(self, cluster: SinkCluster, settings: Settings) -> None:
         self.settings = settings
-        self._decorate = decorate
+        self._decorate = partial(SegmentsToSink, memory=cluster.memory)
         self.traces: list[FileTrace] = []
 
     async def __aenter__(self) -> AgentBench:
@@ -106,27 +141,29 @@ def _commit_seconds(trace: FileTrace) -> float:
     return trace.settled_at - trace.commit_started_at
 
 
-async def bench_cpu(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_cpu(run: BenchmarkRun, cluster: SinkCluster) -> None:
     """CPU seconds per 10^9 bytes produced."""
-    async with AgentBench(_settings(url, bucket_url, linger_ms=100)) as bench:
+    async with AgentBench(cluster, _settings(cluster, linger_ms=100)) as bench:
         tune_collector()
         for request_bytes in (64 * 1024, 16 * 1024):
             await bench.load(request_bytes=request_bytes, seconds=2, **SATURATING)
-            result = await bench.load(request_bytes=request_bytes, seconds=seconds, **SATURATING)
+            result = await bench.load(request_bytes=request_bytes, seconds=run.args.seconds, **SATURATING)
             gigabytes = result["bytes"] / 1e9
-            scheme = bucket_url.partition(":")[0]
+            scheme = cluster.bucket_url.partition(":")[0]
             name = f"CPU, {scheme}, requests of {request_bytes // 1024} KiB"
             figures = {"s/GB": result["cpu_seconds"] / gigabytes, "us a request": _microseconds(result)}
             speed = gigabytes / result["seconds"] * 1000
             run.row(name, figures | {"MB/s": speed, "files": len(bench.traces)})
 
 
-async def bench_latency(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_latency(run: BenchmarkRun, cluster: SinkCluster) -> None:
     """Acknowledgement over its floor at moderate load."""
     for linger_ms in (25, 100):
-        async with AgentBench(_settings(url, bucket_url, linger_ms=linger_ms)) as bench:
+        async with AgentBench(cluster, _settings(cluster, linger_ms=linger_ms)) as bench:
             await bench.load(request_bytes=16 * 1024, seconds=1, rate=200)
-            result = await bench.load(request_bytes=16 * 1024, seconds=seconds, rate=400, connections=4, inflight=20)
+            result = await bench.load(
+                request_bytes=16 * 1024, seconds=run.args.seconds, rate=400, connections=4, inflight=20
+            )
             floors = bench.floors()
             for percent in (50, 99):
                 seen, floor = percentile(result["latencies"], percent), percentile(floors, percent)
@@ -134,21 +171,23 @@ async def bench_latency(run: BenchmarkRun, url: str, bucket_url: str, seconds: f
                 run.row(f"acknowledgement, linger {linger_ms} ms, p{percent}", figures)
 
 
-async def bench_five_in_flight(run: BenchmarkRun, url: str, bucket_url: str, seconds: float) -> None:
+async def bench_five_in_flight(run: BenchmarkRun, cluster: SinkCluster) -> None:
     """One idempotent producer with 5 requests in flight, against 5 / (mean wait + PUT + commit)."""
-    async with AgentBench(_settings(url, bucket_url, linger_ms=25)) as bench:
+    async with AgentBench(cluster, _settings(cluster, linger_ms=25)) as bench:
         await bench.load(request_bytes=1_024, seconds=1, idempotent=True)
-        result = await bench.load(request_bytes=1_024, seconds=seconds, connections=1, inflight=5, idempotent=True)
+        result = await bench.load(
+            request_bytes=1_024, seconds=run.args.seconds, connections=1, inflight=5, idempotent=True
+        )
         rate, bound = result["requests"] / result["seconds"], 5 / statistics.mean(bench.floors())
         figures = {"requests/s": rate, "requests/s bound": bound, "of the bound": rate / bound}
         run.row("five in flight, 1 idempotent producer", figures)
 
 
-def _settings(url: str, bucket_url: str, *, linger_ms: int) -> Settings:
+def _settings(cluster: SinkCluster, *, linger_ms: int) -> Settings:
     return Settings(
-        metastore_url=url,
+        metastore_url=cluster.metastore_url,
         bucket="s3://bucket/bench",
-        s3_endpoint=bucket_url,
+        s3_endpoint=cluster.bucket_url,
         s3_region="us-east-1",
         s3_path_style=True,
         listeners="PLAINTEXT://127.0.0.1:0",
@@ -164,16 +203,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def benchmark(run: BenchmarkRun) -> None:
-    seconds = run.args.seconds
+    memory = MemoryStore(SystemClock())
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")
     with run.postgres() as url:
+        asyncio.run(_begin_life(url, memory))
         for scheme in ("http", "https"):
             with sink(scheme, run.place) as bucket_url:
-                asyncio.run(bench_cpu(run, url, bucket_url, seconds))
+                asyncio.run(bench_cpu(run, SinkCluster(url, bucket_url, memory)))
         with sink("http", run.place) as bucket_url:
-            asyncio.run(bench_latency(run, url, bucket_url, seconds))
-            asyncio.run(bench_five_in_flight(run, url, bucket_url, seconds))
+            asyncio.run(bench_latency(run, SinkCluster(url, bucket_url, memory)))
+            asyncio.run(bench_five_in_flight(run, SinkCluster(url, bucket_url, memory)))
+
+
+async def _begin_life(url: str, memory: MemoryStore) -> None:
+    metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
+    await LifeKeeper(metastore, memory, SystemClock(), random.Random(1)).begin_anew("benchmark")
+    await metastore.close()
 
 
 BENCHMARK = Benchmark(
