@@ -1,10 +1,10 @@
 """The harness of all benchmarks: it parses, starts what they measure on, and prints and keeps their rows.
 
 Place: between load/__main__.py, which names the benchmarks, and load/benchmarks/. A benchmark is a module with a
-`BENCHMARK`: one line about what it measures, its arguments, and a function that measures and tells its `BenchmarkRun`
-each row. A row is a name and figures, each under its unit; a figure may have a goal, or be a ratio to a peer, whose
-name is its unit then. A note is a line of text about the rows that follow.
-Invariant: what a run starts ends with it. A row is printed when it is told, and JSON has the same figures, not rounded.
+`BENCHMARK`: one line about what it measures, its arguments, and a function that measures and passes each row to its
+`BenchmarkRun`. A row is a name and figures by unit; a figure may have a goal, or be a ratio to a peer, with the peer's
+name as its unit. A note is a line of text about the rows that follow.
+Invariant: what a run starts ends with it. A row is printed at once, and JSON has the same figures, not rounded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BenchmarkRun:
     def postgres(
         self, *, commit_shards: int = 8, values: Mapping[str, str] = NO_VALUES, **options: Any
     ) -> Iterator[str]:
-        """Start a Postgres of its own and migrate it; its address. `options`: those of EmbeddedPostgres."""
+        """Start another Postgres and migrate it; its address. `options`: those of EmbeddedPostgres."""
         with EmbeddedPostgres(self.folder("postgres"), **options) as url:
             migrate(url, commit_shards=commit_shards, values=values)
             yield url

@@ -80,7 +80,7 @@ def test_the_page_lists_each_benchmark_once_and_says_what_it_measures() -> None:
 
 
 def test_only_the_harness_parses_and_only_children_are_programs() -> None:
-    """A benchmark has no main, no parser and no way of printing of its own."""
+    """A benchmark has no main, no parser and no printing."""
     for name in NAMES:
         source = MODULES[f"load.benchmarks.{name}"].read_text(encoding="utf-8")
         for word in ("__main__", "ArgumentParser(", "parse_args(", "print("):

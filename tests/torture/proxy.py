@@ -2,7 +2,7 @@
 
 Fault model, per window of time:
   delay      every chunk waits a while
-  mute       requests pass, replies are swallowed, then the connection is reset: stored, but nobody was told
+  mute       requests pass, replies are swallowed, then the connection is reset: stored, but the sender does not know
   half_open  connections stay open and transfer nothing in either direction; neither side notices
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
   slow_down  each HTTP request is answered 503 SlowDown, as S3 does under load, and its connection is closed
