@@ -96,14 +96,14 @@ class RestoredPartition(NamedTuple):
 
 
 async def restore_removed(
-    metastore: RestoreApi, keys: Sequence[int], offset: int, on_progress: Progress
+    metastore: RestoreApi, offsets: Mapping[int, int], on_progress: Progress
 ) -> list[RestoredPartition]:
-    """Move the log starts of these partitions back towards `offset`, as far as the records are whole.
+    """Move log starts back towards these offsets, by partition key, as far as the records are whole.
 
     NotFoundError with the reason if a partition is not there any more or may not be restored; those before it are.
     """
     found = []
-    for done, key in enumerate(keys):
+    for done, (key, offset) in enumerate(offsets.items()):
         extents = size = 0
         outcome = RestoreOutcome.UNFINISHED
         partition = split_partition_key(key)[1]
@@ -114,7 +114,7 @@ async def restore_removed(
         if outcome in WHY_NOT:
             raise NotFoundError(f"partition {partition}: {WHY_NOT[outcome]}")
         found.append(RestoredPartition(partition, answer.log_start_offset, extents, size))
-        on_progress("partitions", done + 1, len(keys))
+        on_progress("partitions", done + 1, len(offsets))
     return found
 
 

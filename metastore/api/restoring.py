@@ -63,22 +63,21 @@ class Revived(NamedTuple):
 
 
 class RemovedRecords(NamedTuple):
-    """What of a partition was removed by its log start and is still whole: offsets from `offset` to the log start."""
+    """What of a partition was removed by its log start and is still whole: offsets from `lowest` to the log start."""
 
     partition_key: int
     outcome: RestoreOutcome
     """DONE; or why none can be restored."""
     log_start_offset: int
-    offset: int
+    lowest: int
     """The lowest offset from which on nothing is missing; the log start if there is none below it."""
+    kept_from: int
+    """The lowest of these that retention would not remove again; the log start if it would remove all."""
     extents: int
+    """Removed extents from `kept_from` on; so are the next two."""
     size_bytes: int
-    log_bytes: int
-    """The partition's size without them."""
-    oldest_ms: int
-    """The time of the extent with `offset`, as retention counts; -1 without extents."""
     removed_ms: int
-    """When the first of these extents was removed; -1 without extents."""
+    """When the first of them was removed; -1 without extents."""
 
 
 class MovedBack(NamedTuple):
@@ -110,10 +109,13 @@ class RestoreApi(Protocol):
         `records`: of metastore/log/restored_topic.py, with the leader epochs in `epochs` by partition.
         """
 
-    async def removed_records(self, keys: Sequence[int], *, extents_max: int) -> list[RemovedRecords]:
+    async def removed_records(
+        self, keys: Sequence[int], *, extents_max: int, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> list[RemovedRecords]:
         """Return what can be restored below the log start, one answer per partition in order.
 
-        Looks at up to `extents_max` extents of each: what is below them is not counted.
+        Looks at up to `extents_max` extents of each: what is below them is not counted. `retention_ms` and
+        `retention_bytes`: the topic's; None: retention removes nothing.
         """
 
     async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:

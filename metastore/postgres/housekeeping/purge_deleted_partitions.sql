@@ -56,7 +56,6 @@ BEGIN
         RETURN v_sum + 1;
     END IF;
 
-    PERFORM begin_partition_delete(v_key);
     DELETE FROM removed_extents
      WHERE partition_key = v_key
        AND last_offset IN (SELECT last_offset FROM removed_extents WHERE partition_key = v_key
@@ -117,6 +116,7 @@ BEGIN
 END $$;
 
 -- Remove up to p_limit extents of a deleted partition, lowest first; p_keep: they are kept in removed_extents. How many.
+-- If they are not, the partition gets its delete marker first.
 -- Locks: the files' rows, ascending, then the segments' rows and the head of their log; the caller holds the partition's
 -- entry. Idempotent: continues. Cost: O(removed).
 CREATE OR REPLACE FUNCTION empty_partition(p_key bigint, p_keep boolean, p_limit int) RETURNS int
@@ -152,6 +152,9 @@ BEGIN
            (SELECT array_agg(segment_end) AS ends, array_agg(segment_epoch) AS epochs FROM removed
              WHERE segment_end IS NOT NULL) AS s;
     PERFORM drop_live_bytes(v_files, v_bytes);
+    IF NOT p_keep THEN
+        PERFORM begin_partition_delete(p_key);
+    END IF;
     PERFORM end_removed((SELECT array_agg(p_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
     RETURN v_extents;
 END $$;

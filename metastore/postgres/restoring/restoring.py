@@ -51,8 +51,13 @@ class PostgresRestoring:
         )
         return RestoreOutcome(outcome)
 
-    async def removed_records(self, keys: Sequence[int], *, extents_max: int) -> list[RemovedRecords]:
-        rows = await _REMOVED_RECORDS.rows(self.pool, keys=list(keys), limit=extents_max)
+    async def removed_records(
+        self, keys: Sequence[int], *, extents_max: int, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> list[RemovedRecords]:
+        keys = list(keys)
+        rows = await _REMOVED_RECORDS.rows(
+            self.pool, keys=keys, limit=extents_max, retention_ms=retention_ms, retention_bytes=retention_bytes
+        )
         return [RemovedRecords(key, RestoreOutcome(row[0]), *row[1:]) for key, row in zip(keys, rows, strict=True)]
 
     async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:
