@@ -24,7 +24,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM deleted_topic_rows p
                    CROSS JOIN LATERAL (SELECT FROM removed_extents
                                         WHERE partition_key = (p.content ->> 'partition_key')::bigint
-                                          AND last_offset >= (p.content ->> 'log_start_offset')::bigint LIMIT 1) AS e
+                                          AND last_offset >= (p.content ->> 'extents_from')::bigint LIMIT 1) AS e
                    WHERE p.topic_number = p_topic_number AND p.of_table = 'partitions') THEN
         RETURN restore_unfinished();
     END IF;

@@ -23,7 +23,7 @@ BEGIN
     UPDATE restorable_topics SET restoring_until = wall_time() + interval '1 minute' WHERE topic_number = p_topic_number;
     SELECT array_agg(e.partition_key), array_agg(e.last_offset) INTO v_keys, v_lasts
       FROM (SELECT x.partition_key, x.last_offset
-              FROM (SELECT (content ->> 'partition_key')::bigint AS key, (content ->> 'log_start_offset')::bigint AS start
+              FROM (SELECT (content ->> 'partition_key')::bigint AS key, (content ->> 'extents_from')::bigint AS start
                       FROM deleted_topic_rows
                      WHERE topic_number = p_topic_number AND of_table = 'partitions') AS p
              CROSS JOIN LATERAL (SELECT partition_key, last_offset FROM removed_extents

@@ -39,6 +39,11 @@ async def raw(metastore_url: str) -> AsyncIterator[Session]:
 
 @pytest.fixture
 async def scene(metastore: PostgresMetastore) -> Scene:
+    """The topic of each test."""
+    return await filled_scene(metastore)
+
+
+async def filled_scene(metastore: PostgresMetastore) -> Scene:
     """A topic of one partition with ten extents of five records, each in a file of its own."""
     scene = await open_scene(metastore)
     await keep_files(scene)
@@ -207,14 +212,18 @@ async def test_times_are_found_again(metastore: PostgresMetastore, raw: Session)
     scene = await open_scene(metastore)
     await keep_files(scene)
     (key,) = scene.keys
-    await scene.commit(*(file_of([batch(key, records=1, max_timestamp=1_000 + n)]) for n in range(300)))
-    assert await rows(raw, "SELECT FROM time_blocks")
+    for first in range(0, 300, 100):
+        times = range(1_000 + first, 1_100 + first)
+        await scene.commit(*(file_of([batch(key, records=1, max_timestamp=time)]) for time in times))
+    blocks = await rows(raw, "SELECT * FROM time_blocks ORDER BY level, last_offset")
+    assert blocks
     queries = [OffsetQuery(key, stamp) for stamp in (1_000, 1_050, 1_150, 1_299, OffsetKind.MAX_TIMESTAMP)]
     before = await metastore.list_offsets(queries)
     await remove(scene, 290, most=1_000)
     assert [answer.offset for answer in await metastore.list_offsets(queries)] == [290, 290, 290, 299, 299]
     await move_back(scene, limit=1_000)
     assert await metastore.list_offsets(queries) == before
+    assert await rows(raw, "SELECT * FROM time_blocks ORDER BY level, last_offset") == blocks
     assert await unaccounted(raw) == []
 
 

@@ -49,7 +49,12 @@ async def raw(metastore_url: str) -> AsyncIterator[Session]:
 
 @pytest.fixture
 async def scene(metastore: PostgresMetastore) -> Scene:
-    """A topic of three partitions with configs, records of two producers, a group's offset and removed records."""
+    """The topic of each test."""
+    return await filled_scene(metastore)
+
+
+async def filled_scene(metastore: PostgresMetastore) -> Scene:
+    """A topic of three partitions with records of two producers, and a group's offsets."""
     scene = await open_scene(metastore, partitions=3)
     await keep_files(scene)
     for sequence in range(0, 40, 5):
