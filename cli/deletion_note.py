@@ -1,7 +1,8 @@
 """Until when, and by which command, a deleted topic can be restored: what the tools that delete topics say.
 
 Place: under `headrace topics delete` and the console.
-Invariant: says nothing of a cluster without the setting file.delete.delay.ms of Headrace, or if the user may not read it.
+Invariant: says nothing of a cluster without the setting file.delete.delay.ms of Headrace, or if the user may not read
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def restorable_for_ms(cluster: KafkaCluster) -> int | None:
         found = describe_configs(cluster, (BROKER, ""), [DELAY]) or describe_configs(
             cluster, (BROKER, str(min(cluster.nodes()))), [DELAY]
         )
-    except HeadraceError:  # the topic is deleted, whatever this user may know of the cluster
+    except HeadraceError:  # the topic is deleted, and this user may not read the setting
         return None
     value = next((str(config.value) for config in found if config.name == DELAY), "")
     return int(value) if value.isdecimal() and int(value) else None

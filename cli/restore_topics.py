@@ -1,6 +1,7 @@
 """`headrace topics restore`: bring back deleted topics, or records that a log start has removed.
 
-Place: the arguments; under `headrace topics`. restored_topics.py does it, with what only this command of them needs.
+Place: the arguments; under `headrace topics`. restored_topics.py does it, and is loaded only then, as a command is
+(commands.py): it needs Postgres, and rules of agents and compactors, which the other commands of topics do without.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
+from importlib import import_module
 from typing import Any
 
 from headrace.cli.options import S3, add_settings, settings_from
@@ -43,7 +45,10 @@ def add_restore(commands: Any) -> None:
     )
     what.add_argument("--as", dest="new_name", metavar="NAME", help="bring the deleted topic back under another name")
     restoring.add_argument(
-        "--id", type=uuid.UUID, metavar="UUID", help="of several deleted topics of the name; default: the newest deletion"
+        "--id",
+        type=uuid.UUID,
+        metavar="UUID",
+        help="of several deleted topics of the name; default: the newest deletion",
     )
     restoring.add_argument("--dry-run", action="store_true", help="show what would come back")
     restoring.add_argument("--json", action="store_true", help="JSON for scripts instead of text")
@@ -53,11 +58,9 @@ def add_restore(commands: Any) -> None:
 
 def run_restore(args: argparse.Namespace) -> int:
     """Restore, or show what can be."""
-    from headrace.cli.restored_topics import restore  # here: it needs psycopg, and rules of agents and compactors
-
     if args.list == (args.topic is not None):
         args.refuse("name a topic, or set --list")
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url or --config)")
-    return asyncio.run(restore(args, settings))
+    return int(asyncio.run(import_module("headrace.cli.restored_topics").restore(args, settings)))

@@ -1,8 +1,8 @@
 """What `headrace topics restore` does: shows what can be restored, and restores it.
 
 Place: under restore_topics.py; works on the metastore, while agents run or not.
-Invariant: what comes back is whole, or nothing does; with --dry-run and --list nothing is changed. An interrupted command
-can be repeated.
+Invariant: what comes back is whole, or nothing does; with --dry-run and --list nothing is changed. An interrupted
+command can be repeated.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ async def _restore_topic(metastore: PostgresMetastore, args: argparse.Namespace)
     name = args.new_name or topic.name
     if name in image.topics_by_name:
         raise InvalidError(
-            f"topic {name} exists; a producer may have created it again (auto.create.topics.enable): restore the deleted"
-            f" one under another name (--as NAME), or delete the one that is there, then restore with --id {topic.topic_id}"
+            f"topic {name} exists; a producer may have created it again (auto.create.topics.enable): restore the"
+            " deleted one under another name (--as NAME), or delete the one that is there, then restore with"
+            f" --id {topic.topic_id}"
         )
     if args.dry_run:
         show(args, [_deleted_row(topic)], DELETED_COLUMNS)

@@ -198,8 +198,9 @@ def run_delete(args: argparse.Namespace) -> int:
     with open_cluster(args) as cluster:
         status = do_each(args, "topic", dict.fromkeys(args.topic), "deleted", delete)
         delay_ms = restorable_for_ms(cluster) if deleted and not args.json else None
-    for topic in deleted if delay_ms is not None else ():
-        write(restore_note(one_line(topic), delay_ms, SystemClock()))
+    if delay_ms is not None:
+        for topic in deleted:
+            write(restore_note(one_line(topic), delay_ms, SystemClock()))
     return status
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.api.restoring import RestorableTopic, RestoreApi, RestoreOutcome
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.life.numbers import epochs_of_life
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.restored_topic import restored_topic
 from headrace.storage.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, UnavailableError
@@ -26,8 +27,8 @@ ATTEMPTS = 20
 WHY_NOT: Mapping[RestoreOutcome, str] = {
     RestoreOutcome.GONE: "it cannot be restored any more: its records are being removed, or it was restored or deleted"
     " meanwhile",
-    RestoreOutcome.ANOTHER_LIFE: "it was deleted before the last promotion or restore of Postgres, and what became of its"
-    " files since then is not known",
+    RestoreOutcome.ANOTHER_LIFE: "it was deleted before the last promotion or restore of Postgres, and what became of"
+    " its files since then is not known",
     RestoreOutcome.FILES_GONE: "some of its files are deleted already",
     RestoreOutcome.COMPACTED: "it is compacted by key: records of keys that were deleted since would come back",
     RestoreOutcome.MARKED: "the partition takes no new records, and is removed once it is empty",
@@ -56,10 +57,10 @@ async def restore_deleted(metastore: Restoring, topic: RestorableTopic, name: st
             return
         if name in image.topics_by_name:
             raise AlreadyExistsError(f"a topic of this name exists: topic={name}")
-        (kept,) = await metastore.restorable_topics(topic.topic_number) or [None]
+        kept = next(iter(await metastore.restorable_topics(topic.topic_number)), None)
         if kept is None:
             raise NotFoundError(f"topic {topic.name}: {WHY_NOT[RestoreOutcome.GONE]}")
-        records, epochs = restored_topic(kept.records, name, kept.life)
+        records, epochs = restored_topic(kept.records, name, epochs_of_life(kept.life))
         try:
             outcome = await metastore.restore_topic(image.offset, topic.topic_number, name, records, epochs)
         except OutcomeUnknownError:

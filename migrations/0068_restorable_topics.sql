@@ -12,6 +12,8 @@ CREATE TABLE removed_extents (
     leader_epoch   int         NOT NULL,
     max_timestamp  bigint      NOT NULL,
     appended_at    timestamptz,
+    segment_end    bigint,                 -- with segment_epoch: its remote segment's key, if that did not end with it
+    segment_epoch  int,
     removed_at     timestamptz NOT NULL,
     life           int         NOT NULL,   -- of the metastore, when it was removed: none is restored in another one
     PRIMARY KEY (partition_key, last_offset)

@@ -196,8 +196,8 @@ CHANGES: dict[str, ChangeRequest] = {
         ("name",),
         lambda form: [
             f"Topic {_name(form)} and all its records are deleted.",
-            f"For file.delete.delay.ms from then on, headrace topics restore {_name(form)} brings it back; later nothing"
-            " does.",
+            f"For file.delete.delay.ms from then on headrace topics restore {_name(form)} brings it back; later"
+            " nothing does.",
         ],
         lambda cluster, form: _require_topic(cluster, _name(form)),
         lambda cluster, form: cluster.look_again(lambda: delete_topic(cluster, _name(form))),

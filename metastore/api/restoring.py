@@ -96,7 +96,7 @@ class RestoreApi(Protocol):
         """Return the deleted topics that can be restored, the newest deletion first; `topic_number`: only this one."""
 
     async def revive_topic(self, topic_number: int, *, limit: int) -> Revived:
-        """Put up to `limit` extents of a deleted topic back; nobody sees them. DONE: all are back.
+        """Put up to `limit` extents of a deleted topic back; no reader sees them. DONE: all are back.
 
         Nothing of the topic is purged until a minute after the newest call. Idempotent.
         """
@@ -110,7 +110,12 @@ class RestoreApi(Protocol):
         """
 
     async def removed_records(
-        self, keys: Sequence[int], *, extents_max: int, retention_ms: int | None = None, retention_bytes: int | None = None
+        self,
+        keys: Sequence[int],
+        *,
+        extents_max: int,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
     ) -> list[RemovedRecords]:
         """Return what can be restored below the log start, one answer per partition in order.
 

@@ -17,7 +17,7 @@ from headrace.metastore.api.bulk import CountAnnouncementApi
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 
 NONE_KEPT: Mapping[uuid.UUID, Sequence[bytes]] = MappingProxyType({})
-"""Topics are deleted for good."""
+"""No topic can be restored."""
 
 
 class PartitionState(enum.IntEnum):

@@ -1,8 +1,8 @@
 """The records of one topic: those that a deletion keeps, and those that bring the topic back.
 
 Place: agent/topics/delete_topics.py keeps them; `headrace topics restore` appends them again.
-Invariant: pure. A restored topic has the number and id that it had, so that the keys of its partitions are the same. Its
-leader epochs are higher than before the deletion: clients take what they hear of it for newer.
+Invariant: pure. A restored topic has the number and id that it had, so that the keys of its partitions are the same.
+Its leader epochs are higher than before the deletion: clients take what they hear of it for newer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.metastore.api.metadata_log import MetadataRecord
-from headrace.metastore.life.numbers import epoch_floor
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, TopicRecord
 from headrace.metastore.log.own_records import AliasPartitionRecord
@@ -27,9 +26,7 @@ def kept_records(image: MetadataImage, topic: TopicImage) -> list[bytes]:
     return [
         *topic_records(topic),
         *(
-            encode_record(
-                ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
-            )
+            encode_record(ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value))
             for name, value in configs.items()
         ),
     ]
@@ -42,10 +39,11 @@ class RestoredTopic(NamedTuple):
     epochs: dict[int, int]
 
 
-def restored_topic(kept: Sequence[bytes], name: str, life: int) -> RestoredTopic:
+def restored_topic(kept: Sequence[bytes], name: str, epochs_of_life: range) -> RestoredTopic:
     """Return the topic's records under a name, with raised leader epochs.
 
-    `life`: the metastore's. Epochs of partitions that were removed or are aliases stay, as in any change of the topic.
+    `epochs_of_life`: what this life of the metastore may hand out (metastore/life/numbers.py). Epochs of partitions
+    that were removed or are aliases stay, as in any change of the topic.
     CorruptError for records that are not a topic's; InvalidError if this life has no leader epochs left.
     """
     records = [decode_record(record) for record in kept]
@@ -61,8 +59,8 @@ def restored_topic(kept: Sequence[bytes], name: str, life: int) -> RestoredTopic
             return replace(record, resource_name=name)
         if not isinstance(record, PartitionRecord) or record.is_removed or record.partition_id in aliases:
             return record
-        epoch = max(record.leader_epoch + 1, epoch_floor(life))
-        if epoch >= epoch_floor(life + 1):
+        epoch = max(record.leader_epoch + 1, epochs_of_life.start)
+        if epoch not in epochs_of_life:
             raise InvalidError(f"this life of the metastore has no leader epochs left: topic={name} epoch={epoch}")
         epochs[record.partition_id] = epoch
         return replace(record, leader_epoch=epoch)

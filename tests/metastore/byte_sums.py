@@ -31,7 +31,8 @@ SELECT p.partition_key, p.extents_from, p.log_start_offset
     OR EXISTS (SELECT FROM extents e WHERE e.partition_key = p.partition_key AND e.last_offset < p.extents_from)
     OR EXISTS (SELECT FROM time_blocks b WHERE b.partition_key = p.partition_key AND b.last_offset < p.extents_from
                   AND NOT EXISTS (SELECT FROM removed_extents r WHERE r.partition_key = p.partition_key))
-    OR EXISTS (SELECT FROM removed_extents r WHERE r.partition_key = p.partition_key AND r.last_offset >= p.extents_from)
+    OR EXISTS (SELECT FROM removed_extents r
+                WHERE r.partition_key = p.partition_key AND r.last_offset >= p.extents_from)
 """
 
 NAMED = """

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
+from headrace.agent.fetch.index.dropped import DroppedPartitions, LogStartMark
+from headrace.agent.fetch.index.file_ends import FileEnds
 from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.agent.fetch.index.tail import Tail
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, is_seamless, up_to
@@ -40,20 +41,6 @@ LOOK_AGAIN = 1 << 62
 EXTENTS_MAX = 65_536
 """Extents over all partitions; about 20 MB. The oldest arrival is removed first."""
 
-FILES_MAX = 8_192
-"""Number of files with a known live end."""
-
-DROPPED_MAX = 65_536
-"""Number of partitions that the feed has dropped and that are remembered, while calls of before may be under way."""
-
-
-class LogStartMark(NamedTuple):
-    """What a log start is true of that the primary is asked for."""
-
-    history: int
-    generation: int
-
-
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
@@ -69,8 +56,7 @@ class TailIndex:
         self.wanted: Callable[[int], Collection[int]] | None = None
         """Which of so many commit shards are followed when the index begins with a page; None: all, always."""
         self.history_mark = 0
-        """Counts the histories, within which log starts only grow, but for those that a row of the feed drops first: a
-        deletion, or records that are restored."""
+        """Counts the histories, within which log starts of partitions that are not dropped only grow."""
         self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
         """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self.history = SegmentCache()
@@ -92,9 +78,8 @@ class TailIndex:
         self._tails: dict[int, Tail] = {}
         self._arrivals: deque[Extent] = deque()
         """The cached extents, oldest first, and those that something else has removed since they arrived."""
-        self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
-        self._dropped: OrderedDict[int, int] = OrderedDict()
-        """Partition -> the generation in which a row of the feed dropped it."""
+        self._file_ends = FileEnds()
+        self._dropped = DroppedPartitions()
 
     @property
     def held_extents(self) -> int:
@@ -147,7 +132,7 @@ class TailIndex:
 
     def live_end(self, file_id: uuid.UUID) -> int:
         """The end of the last live byte of this file that the feed mentioned; 0 if none."""
-        return self._file_ends.get(file_id, 0)
+        return self._file_ends.end_of(file_id)
 
     def observe(self, answer: PartitionExtents, generation: int) -> bool:
         """Take over watermark and log start from the primary, unless something was removed since `generation`, or the
@@ -178,12 +163,11 @@ class TailIndex:
         return LogStartMark(self.history_mark, self.generation)
 
     def move_log_start(self, mark: LogStartMark, key: int, log_start_offset: int) -> None:
-        """Take over a log start that this agent moved, or the primary answered, unless another history has begun, or the
-        feed has dropped the partition: it was deleted, or its log start moved back.
+        """Take over a log start that this agent moved, or the primary answered, unless another history has begun or the
+        feed has dropped the partition.
         """
-        if mark.history != self.history_mark or self._dropped.get(key, 0) > mark.generation:
-            return
-        if log_start_offset and commit_shard(key, self.shards) in self.heads:
+        is_of_now = mark.history == self.history_mark and not self._dropped.was_dropped(key, mark)
+        if is_of_now and log_start_offset and commit_shard(key, self.shards) in self.heads:
             self._move_log_start(self._tails.setdefault(key, Tail()), log_start_offset)
 
     def apply(self, page: FeedPage) -> dict[int, int]:
@@ -350,11 +334,7 @@ class TailIndex:
                 self._drop_through(extent.partition_key, extent.last_offset)
         else:
             self._forget_keys(row.deleted_keys, heard)
-            for key in row.deleted_keys:
-                self._dropped.pop(key, None)
-                self._dropped[key] = self.generation
-            while len(self._dropped) > DROPPED_MAX:
-                self._dropped.popitem(last=False)
+            self._dropped.note(row.deleted_keys, self.generation)
 
     def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
         """Note which transactions are open after the row, in the partitions that it appended to."""
@@ -400,12 +380,7 @@ class TailIndex:
         self._arrivals.append(extent)
         while len(self._arrivals) > self._extents_max:
             self._evict(self._arrivals.popleft())
-        if (file_id := extent.file_id) is None:
-            return
-        end = extent.position + extent.length
-        self._file_ends[file_id] = max(end, self._file_ends.get(file_id, 0))
-        if len(self._file_ends) > FILES_MAX:
-            self._file_ends.popitem(last=False)
+        self._file_ends.note(extent)
 
     def _evict(self, oldest: Extent) -> None:
         """Remove an arrival, if nothing else has: its partition may have newer extents by now, which stay."""

@@ -56,11 +56,7 @@ BEGIN
         RETURN v_sum + 1;
     END IF;
 
-    DELETE FROM removed_extents
-     WHERE partition_key = v_key
-       AND last_offset IN (SELECT last_offset FROM removed_extents WHERE partition_key = v_key
-                            ORDER BY last_offset LIMIT p_limit);
-    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_rows := forget_kept_extents(v_key, p_limit);
     v_sum := v_sum + v_rows;
     v_most := greatest(v_most, v_rows);
     DELETE FROM time_blocks
@@ -116,7 +112,7 @@ BEGIN
 END $$;
 
 -- Remove up to p_limit extents of a deleted partition, lowest first; p_keep: they are kept in removed_extents. How many.
--- If they are not, the partition gets its delete marker first.
+-- If they are not, the partition gets its delete marker, and then its segments end.
 -- Locks: the files' rows, ascending, then the segments' rows and the head of their log; the caller holds the partition's
 -- entry. Idempotent: continues. Cost: O(removed).
 CREATE OR REPLACE FUNCTION empty_partition(p_key bigint, p_keep boolean, p_limit int) RETURNS int
@@ -141,9 +137,9 @@ BEGIN
         RETURNING *
     ), kept AS (
         INSERT INTO removed_extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch,
-                                     max_timestamp, appended_at, removed_at, life)
+                                     max_timestamp, appended_at, segment_end, segment_epoch, removed_at, life)
         SELECT partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp,
-               appended_at, wall_time(), cluster_life()
+               appended_at, segment_end, segment_epoch, wall_time(), cluster_life()
           FROM removed WHERE p_keep
     )
     SELECT f.files, f.bytes, f.extents, s.ends, s.epochs INTO v_files, v_bytes, v_extents, v_ends, v_epochs
@@ -154,7 +150,46 @@ BEGIN
     PERFORM drop_live_bytes(v_files, v_bytes);
     IF NOT p_keep THEN
         PERFORM begin_partition_delete(p_key);
+        PERFORM end_removed((SELECT array_agg(p_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
     END IF;
-    PERFORM end_removed((SELECT array_agg(p_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
+    RETURN v_extents;
+END $$;
+
+-- Forget up to p_limit extents of a deleted partition that were kept, lowest first. How many. Their segments end as in
+-- empty_partition, but as if at the deletion: no reader has seen them since then, so their files need not wait again.
+-- Locks: the segments' rows and the head of their log; the caller holds the partition's entry. Idempotent: continues.
+-- Cost: O(removed).
+CREATE OR REPLACE FUNCTION forget_kept_extents(p_key bigint, p_limit int) RETURNS int
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_extents int;
+    v_ends    bigint[];  -- by extent that had a segment
+    v_epochs  int[];
+BEGIN
+    WITH forgotten AS (
+        DELETE FROM removed_extents
+         WHERE partition_key = p_key
+           AND last_offset IN (SELECT last_offset FROM removed_extents WHERE partition_key = p_key
+                                ORDER BY last_offset LIMIT p_limit)
+        RETURNING segment_end, segment_epoch
+    )
+    SELECT count(*), array_agg(segment_end) FILTER (WHERE segment_end IS NOT NULL),
+           array_agg(segment_epoch) FILTER (WHERE segment_end IS NOT NULL)
+      INTO v_extents, v_ends, v_epochs
+      FROM forgotten;
+    PERFORM begin_partition_delete(p_key);
+    IF v_ends IS NOT NULL THEN
+        PERFORM end_removed((SELECT array_agg(p_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
+        UPDATE remote_segments s SET due_at = d.deleted_at
+          FROM deleted_partitions d
+         WHERE d.partition_key = p_key AND s.topic_id = d.topic_id AND s.partition_index = d.partition_index
+           AND s.state = segment_delete_started() AND s.cause = cause_partition_deleted()
+           AND s.due_at > d.deleted_at AND s.tombstoned_at IS NULL;
+    END IF;
     RETURN v_extents;
 END $$;

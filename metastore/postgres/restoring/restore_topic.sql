@@ -79,7 +79,7 @@ BEGIN
     END IF;
 END $$;
 
--- The groups whose offsets and share states come back, without members if they are gone; the offsets count as unused
+-- The groups of the offsets and share states that come back, without members if they are gone; the offsets count as unused
 -- from now on.
 -- Locks: the groups' rows, by name. Idempotent: yes. Cost: O(groups and offsets).
 CREATE OR REPLACE FUNCTION revive_groups(p_topic_number bigint) RETURNS void

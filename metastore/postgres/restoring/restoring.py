@@ -29,9 +29,7 @@ class PostgresRestoring:
     pool: Pool
 
     async def restorable_topics(self, topic_number: int | None = None) -> list[RestorableTopic]:
-        return [
-            RestorableTopic(*row) for row in await _RESTORABLE_TOPICS.rows(self.pool, topic_number=topic_number)
-        ]
+        return [RestorableTopic(*row) for row in await _RESTORABLE_TOPICS.rows(self.pool, topic_number=topic_number)]
 
     async def revive_topic(self, topic_number: int, *, limit: int) -> Revived:
         outcome, extents = await _REVIVE_TOPIC.row(self.pool, topic_number=topic_number, limit=limit)
@@ -52,7 +50,12 @@ class PostgresRestoring:
         return RestoreOutcome(outcome)
 
     async def removed_records(
-        self, keys: Sequence[int], *, extents_max: int, retention_ms: int | None = None, retention_bytes: int | None = None
+        self,
+        keys: Sequence[int],
+        *,
+        extents_max: int,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
     ) -> list[RemovedRecords]:
         keys = list(keys)
         rows = await _REMOVED_RECORDS.rows(

@@ -1,7 +1,7 @@
 -- Put removed extents back, in parallel arrays; false, and nothing happened, if one of their files may be deleted already.
 -- Their files get the live bytes back, and are dead no more: the janitor takes no file that an extent names, and looks
--- under the file's lock. They come back without their segments' keys, which have ended: key_merged_file gives them new
--- ones when the file has lost its last one.
+-- under the file's lock. Those of a deleted topic have their segments' keys still. Those below a log start come back without
+-- a key, which has ended: key_merged_file gives them new ones when the file has lost its last one.
 -- Locks: the files' rows, ascending; the caller holds the partitions' rows, or those of their deleted topic.
 -- Idempotent: no, what is back is in removed_extents no more. Cost: two writes per extent, one per file.
 CREATE OR REPLACE FUNCTION revive_extents(p_keys bigint[], p_last_offsets bigint[]) RETURNS boolean
@@ -34,8 +34,9 @@ BEGIN
         RETURNING r.*
     )
     INSERT INTO extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch,
-                         max_timestamp, appended_at)
-    SELECT partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp, appended_at
+                         max_timestamp, appended_at, segment_end, segment_epoch)
+    SELECT partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp, appended_at,
+           segment_end, segment_epoch
       FROM back;
     RETURN true;
 END $$;

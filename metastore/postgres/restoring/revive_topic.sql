@@ -1,6 +1,6 @@
 -- Put up to p_limit extents of a deleted topic back: metastore.api.restoring.RestoreOutcome, and how many.
 -- restore_unfinished(): there may be more, ask again. restore_done(): all are back, and restore_topic may follow.
--- Nobody sees them before that. Until a minute after the newest call nothing of the topic is purged; if no restore_topic
+-- No reader sees them before that. Until a minute after the newest call nothing of the topic is purged; if no restore_topic
 -- follows, housekeeping removes them again.
 -- Locks: the topic's row; its partitions' entries, ascending; the files' rows, ascending.
 -- Idempotent: a repeated call continues. Cost: two writes per extent; a probe per partition of the topic.

@@ -185,7 +185,7 @@ def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["answers in time", "answers from before"])
-def test_restored_records_are_read_whatever_is_under_way(is_late: bool) -> None:
+def test_restored_records_are_read(is_late: bool) -> None:
     """The log start moves back: the feed drops the partition, then says where it begins."""
     agent = Asked()
     agent.answer(agent.ask(), [extent(100, 149)], start=100)

@@ -23,7 +23,8 @@ class Clients:
     def __init__(self, server: DevServer, topic: str) -> None:
         self.topic, self._servers = topic, {"bootstrap.servers": server.bootstrap}
         self._producer = confluent_kafka.Producer(
-            self._servers | {"enable.idempotence": True, "topic.metadata.refresh.interval.ms": 500}
+            self._servers
+            | {"enable.idempotence": True, "topic.metadata.refresh.interval.ms": 500}
             | {"allow.auto.create.topics": False, "linger.ms": 1}
         )
         self.failed: list[object] = []
@@ -70,7 +71,6 @@ class Clients:
         consumer.close()
 
 
-
 def numbers_at(bootstrap: str, topic: str) -> list[int]:
     """Return every number in the topic, each as often as it is there."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "looks", "enable.auto.commit": False}
@@ -112,7 +112,8 @@ def test_clients_go_on_after_a_deletion_by_mistake(
     capsys.readouterr()
     assert main(["topics", "delete", "mistake", "--yes", "-b", server.bootstrap]) == 0
     said = capsys.readouterr().out
-    assert "it can be restored until 20" in said and "headrace topics restore mistake --metastore-url" in said
+    assert "it can be restored until 20" in said
+    assert "headrace topics restore mistake --metastore-url" in said
     told(lambda: run("topics", "list"), lambda rows: "mistake" not in {row["topic"] for row in rows})
     clients.send(80)
     purge(server)
@@ -183,6 +184,9 @@ def test_a_topic_that_is_there_is_not_restored(run: Run, server: DevServer, caps
     run("topics", "delete", "there", "--yes")
     run("topics", "create", "there")
     assert restore(server, "there") == 1
-    assert "restore the deleted one under another name (--as NAME), or delete the one that is there" in capsys.readouterr().err
+    assert (
+        "restore the deleted one under another name (--as NAME), or delete the one that is there"
+        in capsys.readouterr().err
+    )
     assert restore(server, "there", "--as", "there-before", "--json") == 0
     assert '"outcome": "restored"' in capsys.readouterr().out

@@ -33,14 +33,14 @@ BY_KEY = {
     "removed_partitions": "partition_key",
 }
 """The tables that have rows of partitions, and the column with the key."""
-RAISED = ("leader_epoch", "committed_at", "expiry_slot", "touched_hour", "segment_end", "segment_epoch")
-"""What a restore may change: epochs of partitions rise, offsets and producers count as used, segments get new keys."""
+RAISED = ("leader_epoch", "committed_at", "expiry_slot", "touched_hour")
+"""What a restore may change: epochs of partitions rise, offsets and producers count as used."""
 
 
 async def rows_of(raw: Session, scene: Scene) -> dict[str, list[Any]]:
     """Return every row of the topic, by table, without the columns of RAISED (but the epochs of records)."""
     number = scene.topic.topic_number
-    found = {}
+    found: dict[str, list[Any]] = {}
     for table, column in BY_KEY.items():
         query = f"SELECT to_jsonb(r) FROM {table} r WHERE {column} >> 24 = {number} ORDER BY to_jsonb(r)::text"
         found[table] = [_without_raised(row) for (row,) in await rows(raw, query)]

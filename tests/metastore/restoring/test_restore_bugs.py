@@ -102,4 +102,3 @@ async def test_a_planted_bug_is_found(bug: str, metastore: PostgresMetastore, me
     plant(metastore_url, function, right, wrong)
     with pytest.raises((AssertionError, HeadraceError, psycopg.Error, pytest.fail.Exception)):
         await check(metastore, raw)
-

@@ -12,7 +12,11 @@ from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
 
 BUGS = {
-    "the files stay dead": ("revive_extents", "SET live_bytes = f.live_bytes + u.bytes, dead_at = NULL", "SET size = f.size"),
+    "the files stay dead": (
+        "revive_extents",
+        "SET live_bytes = f.live_bytes + u.bytes, dead_at = NULL",
+        "SET size = f.size",
+    ),
     "open transactions are forgotten": ("restore_topic", "    PERFORM abort_in_restored(p_topic_number);\n", ""),
     "a log start keeps no extents": ("move_log_starts", "FROM removed WHERE v_keep", "FROM removed WHERE false"),
     "agents are not told to drop a log": (
@@ -31,18 +35,13 @@ PLANTED = PlantedBugs("restored topics", most=100)
 
 
 @pytest.mark.requirement("W3")
+@pytest.mark.parametrize("seeds", [2, pytest.param(300, marks=pytest.mark.slow)])
 async def test_what_was_removed_comes_back_whole(
-    postgres_server: EmbeddedPostgres, metastore_template: str, seeds: int = 6
+    seeds: int, postgres_server: EmbeddedPostgres, metastore_template: str
 ) -> None:
     for seed in range(seeds):
         async with Throwaway(postgres_server, metastore_template).store() as (url, store):
             await _run(url, store, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.requirement("W3")
-async def test_over_many_histories(postgres_server: EmbeddedPostgres, metastore_template: str) -> None:
-    await test_what_was_removed_comes_back_whole(postgres_server, metastore_template, seeds=300)
 
 
 async def _run(url: str, store: PostgresMetastore, seed: int) -> None:

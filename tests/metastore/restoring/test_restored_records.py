@@ -44,7 +44,7 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 
 async def filled_scene(metastore: PostgresMetastore) -> Scene:
-    """A topic of one partition with ten extents of five records, each in a file of its own."""
+    """A topic of one partition with ten extents of five records, each in another file."""
     scene = await open_scene(metastore)
     await keep_files(scene)
     for sequence in range(0, 5 * FILES, 5):
@@ -79,7 +79,10 @@ async def test_removed_records_come_back_as_they_were(scene: Scene, raw: Session
     while answers[-1].outcome is RestoreOutcome.UNFINISHED:
         assert await unaccounted(raw) == [], "each call leaves a whole log"
         (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[0], await start_of(scene), 1 << 40)])
-        assert (found.extents[0].base_offset, len(found.extents)) == (await start_of(scene), FILES - await start_of(scene) // 5)
+        assert (found.extents[0].base_offset, len(found.extents)) == (
+            await start_of(scene),
+            FILES - await start_of(scene) // 5,
+        )
         answers.append(await move_back(scene, limit=chunk))
     assert sum(answer.extents for answer in answers) == 7
     assert await rows_of(raw, scene) == before
@@ -128,7 +131,7 @@ async def test_the_log_start_stops_above_a_file_that_may_be_deleted(scene: Scene
     assert await unaccounted(raw) == []
 
 
-async def test_what_retention_would_remove_again_is_told(scene: Scene, raw: Session) -> None:
+async def test_what_retention_would_remove_again(scene: Scene, raw: Session) -> None:
     """By time and by size, as retention decides (compactor/retention.py): it stops at the first extent to keep."""
     await remove(scene, 40)
     now, _ = await scene.store.oldest_extents([OldestQuery(scene.keys[0], 1)])
