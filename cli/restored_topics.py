@@ -143,13 +143,11 @@ def _keys(image: MetadataImage, name: str) -> list[int]:
 
 async def _removed(metastore: PostgresMetastore, keys: list[int], rule: RetentionRule) -> list[RemovedRecords]:
     """A call for each partition: one may have a million extents."""
-    limits = (None if value == UNLIMITED else value for value in (rule.retention_ms, rule.retention_bytes))
-    retention_ms, retention_bytes = limits
     return [
         one
         for key in keys
         for one in await metastore.removed_records(
-            [key], extents_max=EXTENTS_SHOWN, retention_ms=retention_ms, retention_bytes=retention_bytes
+            [key], extents_max=EXTENTS_SHOWN, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes
         )
     ]
 

@@ -44,3 +44,4 @@ CREATE INDEX deleted_topic_rows_topic ON deleted_topic_rows (topic_number, of_ta
 -- Whether the partition's extents are in removed_extents: nothing to do until its topic can no longer be restored.
 ALTER TABLE deleted_partitions ADD COLUMN is_emptied boolean NOT NULL DEFAULT false;
 CREATE INDEX deleted_partitions_to_empty ON deleted_partitions (partition_key) WHERE NOT is_emptied;
+CREATE INDEX deleted_partitions_topic ON deleted_partitions (topic_id, partition_index);

@@ -114,13 +114,13 @@ class RestoreApi(Protocol):
         keys: Sequence[int],
         *,
         extents_max: int,
-        retention_ms: int | None = None,
-        retention_bytes: int | None = None,
+        retention_ms: int = -1,
+        retention_bytes: int = -1,
     ) -> list[RemovedRecords]:
         """Return what can be restored below the log start, one answer per partition in order.
 
         Looks at up to `extents_max` extents of each: what is below them is not counted. `retention_ms` and
-        `retention_bytes`: the topic's; None: retention removes nothing.
+        `retention_bytes`: the topic's; -1: retention removes nothing.
         """
 
     async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:

@@ -196,7 +196,7 @@ BEGIN
        SET first_open_offset = (SELECT min(o.first_offset) FROM transaction_partitions o
                                  WHERE o.partition_key = h.partition_key)
      WHERE h.first_open_offset IS NOT NULL
-       AND h.partition_key >= p_topic_number << 24 AND h.partition_key < (p_topic_number + 1) << 24;
+       AND h.partition_key BETWEEN p_topic_number << 24 AND p_topic_number << 24 | 16777215;
     IF v_full IS NOT NULL THEN
         PERFORM close_time_blocks(v_full);
     END IF;

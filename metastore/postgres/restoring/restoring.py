@@ -54,8 +54,8 @@ class PostgresRestoring:
         keys: Sequence[int],
         *,
         extents_max: int,
-        retention_ms: int | None = None,
-        retention_bytes: int | None = None,
+        retention_ms: int = -1,
+        retention_bytes: int = -1,
     ) -> list[RemovedRecords]:
         keys = list(keys)
         rows = await _REMOVED_RECORDS.rows(

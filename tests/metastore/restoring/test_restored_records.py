@@ -138,18 +138,18 @@ async def test_what_retention_would_remove_again(scene: Scene, raw: Session) -> 
     young = "UPDATE removed_extents SET max_timestamp = %s WHERE base_offset IN (10, 20, 30)"
     await raw.execute(young, [now])
 
-    async def kept_from(retention_ms: int | None, retention_bytes: int | None) -> int:
+    async def kept_from(retention_ms: int, retention_bytes: int) -> int:
         (found,) = await scene.store.removed_records(
             scene.keys, extents_max=100, retention_ms=retention_ms, retention_bytes=retention_bytes
         )
         assert found.lowest == 0
         return found.kept_from
 
-    assert await kept_from(None, None) == 0
-    assert await kept_from(now + HOUR_MS, None) == 0
-    assert await kept_from(HOUR_MS, None) == 10
+    assert await kept_from(-1, -1) == 0
+    assert await kept_from(now + HOUR_MS, -1) == 0
+    assert await kept_from(HOUR_MS, -1) == 10
     assert await kept_from(HOUR_MS, 700) == 20
-    assert [await kept_from(None, size) for size in (0, 200, 201, 300, 1_000)] == [40, 40, 35, 35, 0]
+    assert [await kept_from(-1, size) for size in (0, 200, 201, 300, 1_000)] == [40, 40, 35, 35, 0]
 
 
 async def test_the_log_start_stops_above_a_hole(scene: Scene, raw: Session) -> None:
