@@ -31,4 +31,4 @@ def restorable_for_ms(cluster: KafkaCluster) -> int | None:
 def restore_note(topic: str, delay_ms: int, clock: Clock) -> str:
     """Return the sentence for people."""
     until = iso_time(clock.wall_ms() + delay_ms)
-    return f"it can be restored until {until}: headrace topics restore {topic} --metastore-url …"
+    return f"{topic} can be restored until {until}: headrace topics restore {topic} --metastore-url …"

@@ -101,62 +101,64 @@ def restore(server: DevServer, *words: str) -> int:
 def test_clients_go_on_after_a_deletion_by_mistake(
     run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("topics", "create", "mistake", "--partitions", str(PARTITIONS), "--set", "segment.ms=12345")
-    described = told(lambda: run("topics", "describe", "mistake")[0], lambda t: len(t["partitions"]) == PARTITIONS)
+    run("topics", "create", "restore-mistake", "--partitions", str(PARTITIONS), "--set", "segment.ms=12345")
+    described = told(
+        lambda: run("topics", "describe", "restore-mistake")[0], lambda t: len(t["partitions"]) == PARTITIONS
+    )
     assert {row["leader"] for row in described["partitions"]} == {1, 2}, "both agents serve it"
-    clients = Clients(server, "mistake")
+    clients = Clients(server, "restore-mistake")
     clients.begin_group()
     clients.send(80)
     clients.flush()
     first = clients.consume(40)
     capsys.readouterr()
-    assert main(["topics", "delete", "mistake", "--yes", "-b", server.bootstrap]) == 0
+    assert main(["topics", "delete", "restore-mistake", "--yes", "-b", server.bootstrap]) == 0
     said = capsys.readouterr().out
-    assert "it can be restored until 20" in said
-    assert "headrace topics restore mistake --metastore-url" in said
-    told(lambda: run("topics", "list"), lambda rows: "mistake" not in {row["topic"] for row in rows})
+    assert "restore-mistake can be restored until 20" in said
+    assert "headrace topics restore restore-mistake --metastore-url" in said
+    told(lambda: run("topics", "list"), lambda rows: "restore-mistake" not in {row["topic"] for row in rows})
     clients.send(80)
     purge(server)
     assert restore(server, "--list") == 0
-    assert "mistake" in capsys.readouterr().out
-    assert restore(server, "mistake", "--dry-run") == 0
-    assert restore(server, "mistake") == 0
-    assert "restored: topic mistake, 8 partitions, 80 records" in capsys.readouterr().out
+    assert "restore-mistake" in capsys.readouterr().out
+    assert restore(server, "restore-mistake", "--dry-run") == 0
+    assert restore(server, "restore-mistake") == 0
+    assert "restored: topic restore-mistake, 8 partitions, 80 records" in capsys.readouterr().out
     clients.flush()
-    again = told(lambda: run("topics", "describe", "mistake")[0], lambda t: len(t["partitions"]) == PARTITIONS)
+    again = told(lambda: run("topics", "describe", "restore-mistake")[0], lambda t: len(t["partitions"]) == PARTITIONS)
     assert (again["id"], again["configs"]) == (described["id"], {"segment.ms": "12345"})
     assert sorted(first + clients.consume(120)) == list(range(160)), "each once: the group goes on where it was"
     for agent in server.agents:
-        assert numbers_at(agent.kafka, "mistake") == list(range(160))
+        assert numbers_at(agent.kafka, "restore-mistake") == list(range(160))
 
 
 def test_records_that_were_deleted_come_back_at_both_agents(
     run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("topics", "create", "short", "--partitions", str(PARTITIONS))
-    clients = Clients(server, "short")
+    run("topics", "create", "restore-short", "--partitions", str(PARTITIONS))
+    clients = Clients(server, "restore-short")
     clients.send(160)
     clients.flush()
     both = [agent.kafka for agent in server.agents]
-    assert [numbers_at(each, "short") for each in both] == [list(range(160))] * 2
-    run("records", "delete", "short", "--all", "--yes")
-    assert [numbers_at(each, "short") for each in both] == [[], []]
-    run("configs", "set", "--topic", "short", "retention.ms=1")
+    assert [numbers_at(each, "restore-short") for each in both] == [list(range(160))] * 2
+    run("records", "delete", "restore-short", "--all", "--yes")
+    assert [numbers_at(each, "restore-short") for each in both] == [[], []]
+    run("configs", "set", "--topic", "restore-short", "retention.ms=1")
     capsys.readouterr()
-    assert restore(server, "short", "--records") == 1
+    assert restore(server, "restore-short", "--records") == 1
     assert "raise retention.ms (now 1) first" in capsys.readouterr().err
-    run("configs", "delete", "--topic", "short", "retention.ms")
-    assert restore(server, "short", "--records", "--dry-run", "--json") == 0
+    run("configs", "delete", "--topic", "restore-short", "retention.ms")
+    assert restore(server, "restore-short", "--records", "--dry-run", "--json") == 0
     assert "restored_from" in capsys.readouterr().out
-    assert restore(server, "short", "--records") == 0
-    assert "restored: topic short, 8 partitions" in capsys.readouterr().out
+    assert restore(server, "restore-short", "--records") == 0
+    assert "restored: topic restore-short, 8 partitions" in capsys.readouterr().out
     told(
-        lambda: [numbers_at(each, "short") for each in both],
+        lambda: [numbers_at(each, "restore-short") for each in both],
         lambda found: found == [list(range(160))] * 2,
     )
     clients.send(8)
     clients.flush()
-    assert numbers_at(both[0], "short") == list(range(168))
+    assert numbers_at(both[0], "restore-short") == list(range(168))
 
 
 @pytest.mark.parametrize(
@@ -175,18 +177,18 @@ def test_refusals_of_a_restore(
 
 
 def test_a_topic_that_is_there_is_not_restored(run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
-    run("topics", "create", "there")
-    told(lambda: run("topics", "list"), lambda rows: "there" in {row["topic"] for row in rows})
-    assert restore(server, "there") == 1
-    assert "topic there is not deleted: with --records" in capsys.readouterr().err
-    assert restore(server, "there", "--records") == 1
+    run("topics", "create", "restore-there")
+    told(lambda: run("topics", "list"), lambda rows: "restore-there" in {row["topic"] for row in rows})
+    assert restore(server, "restore-there") == 1
+    assert "topic restore-there is not deleted: with --records" in capsys.readouterr().err
+    assert restore(server, "restore-there", "--records") == 1
     assert "no removed records are kept" in capsys.readouterr().err
-    run("topics", "delete", "there", "--yes")
-    run("topics", "create", "there")
-    assert restore(server, "there") == 1
+    run("topics", "delete", "restore-there", "--yes")
+    run("topics", "create", "restore-there")
+    assert restore(server, "restore-there") == 1
     assert (
         "restore the deleted one under another name (--as NAME), or delete the one that is there"
         in capsys.readouterr().err
     )
-    assert restore(server, "there", "--as", "there-before", "--json") == 0
+    assert restore(server, "restore-there", "--as", "restore-there-before", "--json") == 0
     assert '"outcome": "restored"' in capsys.readouterr().out

@@ -95,6 +95,7 @@ class TestJanitor:
         assert (await reviving).outcome is RestoreOutcome.FILES_GONE
         assert await rows(sessions.raw, "SELECT FROM extents") == []
 
+    @pytest.mark.slow
     async def test_a_log_start_stops_above_a_file_that_it_takes(self, scene: Scene, sessions: Sessions) -> None:
         await remove(scene, 5)
         await move_time(sessions.raw, 60)  # so the janitor takes this file first
@@ -129,6 +130,7 @@ class TestHousekeeping:
         assert len(await scene.read()) == 4
         assert await unaccounted(sessions.raw) == []
 
+    @pytest.mark.slow
     async def test_pruned_records_stay_removed(self, scene: Scene, sessions: Sessions) -> None:
         await remove(scene, 10)
         await move_time(sessions.raw, DEAD_MINUTES * 60)

@@ -67,7 +67,9 @@ async def start_of(scene: Scene) -> int:
     return (await scene.store.list_offsets([OffsetQuery(scene.keys[0], OffsetKind.EARLIEST)]))[0].offset
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(100, marks=pytest.mark.slow)]
+)
 async def test_removed_records_come_back_as_they_were(scene: Scene, raw: Session, chunk: int) -> None:
     before = await rows_of(raw, scene)
     await remove(scene, 20)
@@ -99,6 +101,7 @@ async def test_the_wanted_offset_is_the_log_start(scene: Scene, raw: Session) ->
     assert await unaccounted(raw) == []
 
 
+@pytest.mark.slow
 async def test_a_log_start_within_an_extent_moves_back_in_it(scene: Scene, raw: Session) -> None:
     """Nothing was removed: the extent has records that are to be kept."""
     await remove(scene, 3)
@@ -116,6 +119,7 @@ async def test_records_that_were_not_removed_yet_come_back_too(scene: Scene, raw
     assert await unaccounted(raw) == []
 
 
+@pytest.mark.slow
 async def test_an_empty_log_gets_all_of_it_back(scene: Scene) -> None:
     await remove(scene, -1)
     assert await start_of(scene) == 5 * FILES
@@ -182,6 +186,7 @@ async def test_after_the_delay_housekeeping_forgets_the_lowest_first(scene: Scen
     assert await unaccounted(raw) == []
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_deletes_at_once_keeps_nothing(scene: Scene, raw: Session) -> None:
     await set_for_cluster(scene.store, DELAY, 0)
     await remove(scene, 20)
@@ -210,6 +215,7 @@ async def test_aborted_transactions_come_back_aborted(metastore: PostgresMetasto
     assert await rows(raw, "SELECT FROM aborted_transactions") == []
 
 
+@pytest.mark.slow
 async def test_times_are_found_again(metastore: PostgresMetastore, raw: Session) -> None:
     """The time blocks of removed extents come back with them; enough extents that there are some."""
     scene = await open_scene(metastore)

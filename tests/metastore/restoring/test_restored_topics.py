@@ -64,7 +64,11 @@ async def filled_scene(metastore: PostgresMetastore) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("is_purged", [False, True], ids=["before housekeeping", "after housekeeping"])
+@pytest.mark.parametrize(
+    "is_purged",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["before housekeeping", "after housekeeping"],
+)
 async def test_a_restored_topic_is_what_was_deleted(scene: Scene, raw: Session, is_purged: bool) -> None:
     before, log = await rows_of(raw, scene), await scene.read()
     old = (await load_image(scene.store)).topics_by_id[scene.topic.topic_id]
@@ -109,6 +113,7 @@ async def test_it_comes_back_under_another_name(scene: Scene, raw: Session) -> N
     assert await rows(raw, "SELECT name FROM topics WHERE topic_id = %s", scene.topic.topic_id) == [("second-chance",)]
 
 
+@pytest.mark.slow
 async def test_it_can_be_deleted_and_restored_again(scene: Scene, raw: Session) -> None:
     before = await rows_of(raw, scene)
     for _ in range(2):
@@ -144,6 +149,7 @@ async def test_the_clusters_delay_decides(scene: Scene, value: int | None) -> No
     assert [topic.until_ms for topic in await scene.store.restorable_topics()] == ([] if value == 0 else [None])
 
 
+@pytest.mark.slow
 async def test_another_life_restores_nothing(scene: Scene, raw: Session) -> None:
     await delete_restorably(scene)
     await raw.execute("UPDATE restorable_topics SET life = life - 1")
@@ -204,6 +210,7 @@ async def test_a_repeated_call_does_nothing(scene: Scene) -> None:
     assert await scene.store.metadata_head() == head
 
 
+@pytest.mark.slow
 async def test_it_does_not_appear_before_all_of_it_is_back(scene: Scene) -> None:
     await delete_restorably(scene)
     await purge(scene)
@@ -215,6 +222,7 @@ async def test_it_does_not_appear_before_all_of_it_is_back(scene: Scene) -> None
     assert await scene.store.metadata_head() == head
 
 
+@pytest.mark.slow
 async def test_a_group_that_is_gone_comes_back_with_its_offsets(scene: Scene, raw: Session) -> None:
     await delete_restorably(scene)
     await raw.execute("DELETE FROM consumer_groups")
@@ -235,7 +243,7 @@ class TestTransactions:
         await producer.send(0)
         return producer
 
-    @pytest.mark.parametrize("commits", [True, False])
+    @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=pytest.mark.slow)])
     async def test_one_that_is_open_still_goes_on(self, producer: Producer, commits: bool) -> None:
         scene = producer.scene
         await delete_restorably(scene)
@@ -248,7 +256,7 @@ class TestTransactions:
         assert await log_of(scene) == ["data", "data", Marker(begun.producer_id, begun.epoch + 1, commits)]
         assert aborts(await read(scene)) == ([] if commits else [(begun.producer_id, 0, 2 * RECORDS)])
 
-    @pytest.mark.parametrize("commits", [True, False])
+    @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=pytest.mark.slow)])
     async def test_one_that_has_ended_is_aborted(self, producer: Producer, commits: bool, raw: Session) -> None:
         scene, begun = producer.scene, producer.who
         await delete_restorably(scene)
@@ -265,6 +273,7 @@ class TestTransactions:
         assert aborts(await read(scene)) == [(begun.producer_id, 0, RECORDS)]
         await nothing_is_left(raw, scene)
 
+    @pytest.mark.slow
     async def test_several_end_one_after_the_other(self, producer: Producer) -> None:
         """One of them goes on: until its end nothing behind its first record is stable."""
         scene = producer.scene
