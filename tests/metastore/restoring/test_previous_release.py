@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,7 +43,8 @@ async def test_the_release_before_computes_the_same_keys(metastore: PostgresMeta
     await delete_restorably(scene)
     await restore(scene, "again")
     log = "\n".join(_at_level_2(record).hex() for record in await metastore.read_metadata(0))
-    found = subprocess.run(
+    found = await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-c", REPLAY],
         cwd=previous,
         env=dict(previous_release.environment(previous)),
