@@ -47,7 +47,7 @@ class S3Rig:
 
     @property
     def bucket_url(self) -> str:
-        """Where a cluster keeps its data."""
+        """The place where a cluster keeps its data."""
         return f"s3://{BUCKET}/{PREFIX}"
 
     @property

@@ -27,7 +27,7 @@ PARTIAL, SLOW_DOWN, TOO_MANY = 206, 503, 429
 
 
 class Place(NamedTuple):
-    """Where a bucket is: `prefix` is what precedes a key in the path."""
+    """The place of a bucket: `prefix` is what precedes a key in the path."""
 
     scheme: str
     host: str
