@@ -2,7 +2,7 @@
 -- metastore.api.restoring.RestoreOutcome; unless it is restore_done(), nothing happened.
 -- In one transaction: the topic's records, and its rows in all tables as they were deleted, but for
 -- - the leader epochs of its partitions, which the caller has raised: p_indexes and p_epochs;
--- - transactions that were open: one that is open still goes on, the others end aborted in the topic's partitions.
+-- - transactions that were open: one that is open still continues, the others end aborted in the topic's partitions.
 -- Groups that have gone since come back without members, for their offsets.
 -- Agents have dropped what they knew of the partitions when they heard of the deletion; they ask the primary again.
 -- Locks: metadata_head; the topic's row; its groups' rows, by name; its partitions' entries, ascending; their commit
