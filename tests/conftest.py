@@ -31,12 +31,12 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
 from load.postgres_servers import make_primary
-from load.tools import why_missing
-from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
 from tests.pgbouncer import running_pgbouncer
+from tests.tools import why_missing
+from tests.tools.postgres import find_pgbouncer, find_postgres
 
 if TYPE_CHECKING:
     from headrace.metastore.postgres.store import PostgresMetastore

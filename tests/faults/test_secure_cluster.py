@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
 
 from headrace.cli.main import main
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests import compat
 from tests.agent_process import SECONDS_MAX
 from tests.confluent_records import read
@@ -29,6 +28,7 @@ from tests.faults.secure_cluster import (
     secure_cluster,
 )
 from tests.java_program import java_command
+from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORDS = 50

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.tools import DEBEZIUM_JARS
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import EXAMPLES
+from tests.tools import DEBEZIUM_JARS
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

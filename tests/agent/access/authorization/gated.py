@@ -20,7 +20,7 @@ from headrace.protocol.api_versions import APIS
 from headrace.protocol.refusal import blank
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply, schema
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
 from tests.agent.cluster.standing_view import StandingView
 

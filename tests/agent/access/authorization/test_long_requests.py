@@ -13,7 +13,7 @@ from headrace.agent.limits.work_slices import UNITS_MAX
 from headrace.agent.transactions.list_request import DescribeTransactions
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.gated import Gated
 from tests.agent.transactions.memory_transactions import MemoryTransactions
 
