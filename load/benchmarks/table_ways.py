@@ -38,11 +38,12 @@ from headrace.scan.tables.looking import TableReader
 from headrace.scan.tables.state import Definition, Follows, standing_of
 from headrace.scan.tables.worker import TableWorker
 from headrace.storage.clock import SystemClock
+from headrace.storage.errors import InvalidError
 from load.benchmarks.spark_scan import PARTITIONS, produce
 from load.benchmarks.tables import TOPIC, append
 from load.dev_server import DevServer
 from load.harness import Benchmark, BenchmarkRun
-from tests.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
+from tests.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS, why_missing
 from tests.tools.python_apps import python_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,6 +155,9 @@ def run_with_iceberg(program: str, server: DevServer, warehouse: Path, *more: st
 
     Its arguments: bootstrap, topic, warehouse, jars, `more`.
     """
+    for tool in ("spark-kafka", ICEBERG_SPARK):
+        if reason := why_missing(tool):
+            raise InvalidError(f"not installed: {tool}: {reason}")
     needed = [each for each in SPARK_KAFKA_JARS.glob("*.jar") if "spark-sql-kafka" not in each.name]
     jars = ",".join(map(str, [*ICEBERG_JARS.glob("*.jar"), *needed]))
     python = str(python_of(ICEBERG_SPARK))
