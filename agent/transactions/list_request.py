@@ -137,12 +137,8 @@ class DescribeTransactions:
         failed = int(ErrorCode.transactional_id_not_found)
         found: dict[str, Transaction] = {}
         asked = list(dict.fromkeys(entity.transactional_ids))
-        slices, denied = WorkSlices(), set[str]()
-        for name in asked:
-            if not self._allows(request, name):
-                denied.add(name)
-                await slices.did(DENIED_UNITS)
-            await slices.did(TOPIC_UNITS)
+        slices = WorkSlices()
+        denied = await self._denied(request, asked, slices)
         try:
             stored = [name for name in asked if name not in denied and storable(name)]
             found = {each.transactional_id: each for each in await self._transactions.find_transactions(stored)}
@@ -158,11 +154,17 @@ class DescribeTransactions:
             await slices.did(TOPIC_UNITS)
         return reply(request, schema.response(transaction_states=tuple(states)))
 
-    def _allows(self, request: Request, name: str) -> bool:
-        authorizer = self._authorizer
-        return authorizer is None or authorizer.require(
-            request, AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name
-        )
+    async def _denied(self, request: Request, asked: Sequence[str], slices: WorkSlices) -> set[str]:
+        """Return the ids that the client may not describe."""
+        denied = set[str]()
+        if self._authorizer is None:
+            return denied
+        for name in asked:
+            if not self._authorizer.require(request, AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name):
+                denied.add(name)
+                await slices.did(DENIED_UNITS)
+            await slices.did(TOPIC_UNITS)
+        return denied
 
 
 def _described(

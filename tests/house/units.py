@@ -4,7 +4,7 @@ Place: replaces the scheduler of pytest-xdist by one that knows the units below.
 A unit is a file, or a folder with one cluster or one Spark for all its tests. Long units come first, so that all
 workers end together. Units that wait for processes most of the time are spread over the run among those that compute,
 so that the cores have work all the time. Units that need a tool which is installed during the run come after the
-others, and those that need Helm, which takes minutes to build, come last.
+others, and those that need Helm, which is built from its sources on some machines, come last.
 Invariant: the order is the same in each worker, because it depends only on the tests, cost.json and the run's plan.
 """
 
