@@ -19,7 +19,7 @@ from headrace.storage.objects.store import ByteRange
 from headrace.storage.segment.damage import Piece, damaged, pieces
 from headrace.storage.segment.format import BODY_START
 from tests.agent.fetch.fetch_world import World, expected, split_sent
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 
 RECORDS = 3
@@ -289,14 +289,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
 
 
 @BUGS.cases(PLANTED)
-async def test_planted_bugs_are_caught(
-    bug: str, trial: Trial, monkeypatch: pytest.MonkeyPatch, record_property: Report
-) -> None:
-    monkeypatch.setattr(*PLANTED[bug])
-    for seed in trial.seeds(record_property):
-        try:
+async def test_planted_bugs_are_caught(bug: str, trial: Trial) -> None:
+    trial.plant(*PLANTED[bug])
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             await story(seed)
-        except AssertionError:
-            trial.saw(True)
-        else:
-            trial.saw(False)
