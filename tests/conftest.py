@@ -31,7 +31,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from load.postgres_servers import make_primary
+from load.postgres_servers import Servers, make_primary
 from load.tools import why_missing
 from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
@@ -120,6 +120,13 @@ def prepared_primary() -> Iterator[Path | None]:
         made = make_primary(Path(directory))
         yield None if (made / "pgdata").is_symlink() else made
         remove_data_dir(made)
+
+
+@pytest.fixture
+def servers(prepared_primary: Path | None) -> Iterator[Servers]:
+    """A primary, and standbys that a test adds."""
+    with Servers(prepared=prepared_primary) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -23,14 +23,6 @@ from tests.planted import PlantedBugs, Trial
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 
 RECORDS = 3
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def write(world: World, name: str = "t") -> tuple[int, uuid.UUID, int]:
