@@ -23,7 +23,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.config.free_ports import free_ports
@@ -31,6 +30,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.tools import find_haproxy
 from load.torture.proxy import FaultProxy
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "ADDRESSES.md"
 TOPIC, RECORDS = "orders", 10
@@ -172,10 +172,7 @@ async def world(
 
 
 def _produce(address: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
-    for number in range(count):
-        producer.produce(TOPIC, str(number))
-    assert producer.flush(SECONDS_MAX) == 0
+    KafkaClients(address, {"enable.idempotence": True}).produce(TOPIC, range(count))
 
 
 @pytest.mark.slow  # it waits for leases of 9 s; with shorter ones they end too far apart on a busy machine
