@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares hostile hostile-zone attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,13 +57,13 @@ demo: setup ## two agents, a real data set through real clients, one agent kille
 	@$(BIN)/python -m load.demo
 
 demo-growth: setup ## topics grow, shrink, double and halve under load, order per key checked
-	@$(BIN)/python -m load.growth
+	@$(BIN)/python -m tests.growth
 
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
-	@$(BIN)/python -m load.tools
+	@$(BIN)/python -m tests.tools
 
 deploy-tools: setup ## install what checks deploy/: Helm, kube-score and promtool, built from source (some minutes)
-	@$(BIN)/python -m load.tools deploy
+	@$(BIN)/python -m tests.tools deploy
 
 IMAGE_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(shell command -v $(tool))))
 IMAGE ?= headrace
@@ -110,8 +110,8 @@ console-pictures: setup ## take the pictures of docs/operate/console/ again (Chr
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report
 
-bench: setup ## the benchmarks of load/, ratios from one run
-	@$(BIN)/python -m load
+bench: setup ## the benchmarks of load/, ratios from one run: make bench [ROWS="commit codec"]
+	@$(BIN)/python -m load $(ROWS)
 
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
@@ -125,24 +125,36 @@ spark-versions: setup ## the Spark tests with the oldest and later PySpark: make
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 
 torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n]
-	@$(BIN)/python -m load.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
 
 SECONDS_OF_COPYING = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),120)
 
 torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n]
-	@$(BIN)/python -m load.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 torture-shares: setup ## share consumers of Kafka's Java client under faults: make torture-shares SECONDS=120 [SEED=n]
-	@$(BIN)/python -m load.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 hostile: setup ## one record per batch from hundreds of producers, idempotent and not
-	@$(BIN)/python -m load.hostile.many_producers
+	@$(BIN)/python -m tests.hostile.many_producers
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
-	@$(BIN)/python -m load.hostile.two_agents
+	@$(BIN)/python -m tests.hostile.two_agents
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
-	@$(BIN)/python -m load.hostile
+	@$(BIN)/python -m tests.hostile
+
+drills: setup ## an agent, a zone, Postgres or the bucket is lost, and back: make drills [NAMES="agent_lost zone_lost"]
+	@$(BIN)/python -m tests.drills $(NAMES)
+
+operator-week: setup ## all drills and a restore, judged, in less than 15 minutes
+	@$(BIN)/python -m tests.drills.operator_week $(NAMES)
+
+flood: setup ## a slow bucket, a failing one, too many connections and producers: make flood [NAMES="..."]
+	@$(BIN)/python -m tests.flood $(NAMES)
+
+fuzz: setup ## random requests against one agent, and how ordinary clients fare
+	@$(BIN)/python -m tests.fuzz
 
 kubernetes: setup ## the Helm chart on a real control plane, without containers: make kubernetes [SCENARIOS="install spark"]
 	@$(BIN)/python -m tests.kubernetes $(SCENARIOS)

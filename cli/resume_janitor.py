@@ -1,7 +1,7 @@
 """`headrace audit --resume-janitor`: allow deletion again, after a look for lost records that it would delete.
 
 Place: under cli/audit.py; compactor/permit.py says what the mark means.
-Invariant: files without a row are swept from two hours of age on once deletion goes on. Some of them may be the only
+Invariant: files without a row are swept from two hours of age on once deletion continues. Some of them may be the only
 copy of records that were acknowledged before a promotion or restore lost their rows. Nothing is resumed over files that
 agents recorded as committed and that were not put back, unless the operator confirms it.
 """

@@ -1,6 +1,6 @@
-"""`headrace topics`: list, describe, create, alter and delete topics of any Kafka cluster.
+"""`headrace topics`: list, describe, create, alter and delete topics of any Kafka cluster; restore deleted ones.
 
-Place: a Kafka client for a running cluster; Kafka's kafka-topics.sh.
+Place: a Kafka client for a running cluster; Kafka's kafka-topics.sh. `restore` (restore_topics.py) uses the metastore.
 Invariant: nothing is deleted without confirmation. A refusal is one line on stderr with the broker's reason and exit
 status 1; of several topics each is deleted or not independently, with one line each. A command can be repeated
 safely.
@@ -17,8 +17,10 @@ from kio.schema.errors import ErrorCode
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
+from headrace.cli.deletion_note import restorable_for_ms, restore_note
 from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
 from headrace.cli.output import write
+from headrace.cli.restore_topics import add_restore
 from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
     add_flags,
@@ -31,6 +33,8 @@ from headrace.cli.tables import (
     say,
     show,
 )
+from headrace.storage.client_text import one_line
+from headrace.storage.clock import SystemClock
 
 DESCRIPTION = """\
 Topics of any running Kafka cluster.
@@ -41,7 +45,7 @@ Topics of any running Kafka cluster.
   headrace topics alter orders --double --partitions 48 -b 127.0.0.1:9092
   headrace topics alter orders --halve --partitions 24 -b 127.0.0.1:9092
 """
-ACTIONS = "{list,describe,create,alter,delete}"
+ACTIONS = "{list,describe,create,alter,delete,restore}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for command, run in zip((listing, describing, creating, altering, deleting), runs, strict=True):
         add_flags(command)
         command.set_defaults(run=run)
+    add_restore(commands)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -184,14 +189,19 @@ def _confirm_count(cluster: KafkaCluster, args: argparse.Namespace) -> str:
 def run_delete(args: argparse.Namespace) -> int:
     """Delete the topics, after confirmation."""
     confirm(args, f"delete {', '.join(args.topic)} and all their records?")
+    deleted: list[str] = []
+
+    def delete(topic: str) -> None:
+        cluster.look_again(functools.partial(delete_topic, cluster, topic))
+        deleted.append(topic)
+
     with open_cluster(args) as cluster:
-        return do_each(
-            args,
-            "topic",
-            dict.fromkeys(args.topic),
-            "deleted",
-            lambda topic: cluster.look_again(functools.partial(delete_topic, cluster, topic)),
-        )
+        status = do_each(args, "topic", dict.fromkeys(args.topic), "deleted", delete)
+        delay_ms = restorable_for_ms(cluster) if deleted and not args.json else None
+    if delay_ms is not None:
+        for topic in deleted:
+            write(restore_note(one_line(topic), delay_ms, SystemClock()))
+    return status
 
 
 def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:

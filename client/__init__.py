@@ -13,7 +13,8 @@ the record codec and the rules of metastore/partitions. aiokafka opens the conne
     offsets.py           questions about offsets, epochs and what a partition was created from
 
 Invariant: two records of one key and one producer are delivered in the order in which they were sent. The rules are
-those of metastore/partitions/waiting.py and linear_hashing.py, which load/partition_order.py tests with planted bugs.
+those of metastore/partitions/waiting.py and linear_hashing.py, which tests/key_order/partition_order.py tests with
+planted bugs.
 Source: KIP-253; decisions/0049, decisions/0051.
 """
 

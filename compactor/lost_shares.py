@@ -1,4 +1,4 @@
-"""Which acknowledgements of share groups the last promotion or restore of Postgres lost.
+"""Find which acknowledgements of share groups the last promotion or restore of Postgres lost.
 
 Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
 What the bucket has of each earlier life (metastore/life/recorded_shares.py) is compared with what this life found in

@@ -7,7 +7,8 @@
     level 2  large extents of large batches; small files are merged again if files of
              similar size are many or add up to a large one; others if much of them is dead
 
-Place: called by the planner (planner.py) every few seconds; load/compaction_simulation.py simulates a day of it.
+Place: called by the planner (planner.py) every few seconds; load/benchmarks/compaction_simulation.py simulates a day of
+it.
 Invariant: a file is in at most one job. Bytes are written once per level, and bytes that reach the last level in a
 small file once more per size class that they pass: `write_bound`. Merged small files become one file, of a higher
 class or large, so no small rest is merged again and again. The rewriting of partly dead files is limited by the bytes

@@ -15,7 +15,7 @@ from headrace.config.settings import Settings
 
 MIB = 1024 * 1024
 PYTHON_BYTES = 192 * MIB
-"""Interpreter, libraries, code and an image of few topics: an idle agent has 150 MiB (load/bench_memory.py)."""
+"""Interpreter, libraries, code and an image of few topics: an idle agent has 150 MiB (load/benchmarks/memory.py)."""
 EXTENT_BYTES = 320
 """One extent in an index, or one batch that the agent committed lately."""
 EXTENTS_MAX = 2 * 65_536 + 3_000

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from load.torture.agents import flags
-
 STOP_SECONDS = 60
 
 
@@ -69,3 +67,8 @@ class AgentChild:
         """Processor time of all its threads since its start."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def flags(settings: Mapping[str, object]) -> list[str]:
+    """Settings as command line flags."""
+    return [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]

@@ -1,6 +1,6 @@
 """Postgres servers that follow, lose and replace each other: real standbys, promotions, backups, copies of a volume.
 
-Place: under the torture run (load/torture/drills.py) and the tests of the metastore's life.
+Place: under the torture run (tests/torture/drills.py) and the tests of the metastore's life.
 Invariant: every server that was started here is stopped when the context is left. `Servers.url` is the metastore's
 address on one of them. Nothing here crashes a machine: without fsync (the default) no row is lost that the operating
 system has.

@@ -1,6 +1,6 @@
 """A certificate for 127.0.0.1 and names of a test, for measuring and testing TLS on loopback.
 
-Place: used by load/bench_store.py and by tests; never by the product.
+Place: used by load/benchmarks/store.py and by tests; never by the product.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class BackupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     kind: BackupKind
     began_ms: int
     place: str = ""
-    """Where it is, for people."""
+    """The place where it is, for people."""
 
 
 class WalArchive(NamedTuple):

@@ -54,7 +54,7 @@ _UNLIMITED = UnlimitedReplies()
 
 
 class RequestSender(Protocol):
-    """Who sent a request, as the metrics by client see it (agent/access/quotas/client_traffic.py)."""
+    """The sender of a request, as the metrics by client see it (agent/access/quotas/client_traffic.py)."""
 
     def sent_records(self, records: int) -> None:
         """The request had so many records that passed the checks."""

@@ -32,14 +32,14 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
 from load.postgres_servers import Servers, make_primary
-from load.tools import why_missing
-from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
 from tests.metastore.sql_sources import Throwaway
 from tests.pgbouncer import running_pgbouncer
 from tests.planted import Report, Trial
+from tests.tools import why_missing
+from tests.tools.postgres import find_pgbouncer, find_postgres
 
 if TYPE_CHECKING:
     from headrace.metastore.postgres.store import PostgresMetastore

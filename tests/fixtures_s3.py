@@ -27,9 +27,9 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from load.self_signed import write_certificate
-from load.tools import VERSITYGW, why_missing
 from tests.loopback_names import sitecustomize
 from tests.loopback_names.sitecustomize import DOMAIN
+from tests.tools import VERSITYGW, why_missing
 
 BUCKET = "headrace-contract"
 DOTTED_BUCKET = "headrace.contract.dots"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from load.tools.installing import TOOLS
+from tests.tools.installing import TOOLS
 
 FLAGS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags for programs that run for a few seconds."""

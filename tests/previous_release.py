@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from load.tools.installing import TOOLS
+from tests.tools.installing import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT = "9b39dcb04b9c0bf89ae16507d668b48aedca4425"

@@ -2,7 +2,7 @@
 
 Place: above pytest. The plugins of tests/house/ do the rest: they wait for tools, print the progress, bound each test
 and add up the CPU seconds.
-Invariant: the tools of the run are decided before its first test (load/tools/plan.py). The exit status is 0 only if
+Invariant: the tools of the run are decided before its first test (tests/tools/plan.py). The exit status is 0 only if
 the checks and the tests passed.
 """
 
@@ -21,9 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from load.tools import every_tool, write_plan
-from load.tools.__main__ import why_not_installable
-from load.tools.plan import VARIABLE, ToolPlan
+from tests.tools import every_tool, write_plan
+from tests.tools.__main__ import why_not_installable
+from tests.tools.plan import VARIABLE, ToolPlan
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS_ABOVE_CORES = 1
@@ -89,7 +89,7 @@ def _run(folder: Path, chosen: argparse.Namespace, stack: ExitStack) -> int:
     is_part = bool(chosen.only or chosen.fast)
     plan = _plan(folder / "plan", () if is_part else _installable(chosen.all))
     environment = {VARIABLE: str(plan.folder)}
-    installer = None if is_part else begin([sys.executable, "-m", "load.tools", str(plan.folder)])
+    installer = None if is_part else begin([sys.executable, "-m", "tests.tools", str(plan.folder)])
     check_log = folder / "check.log"
     check = None if is_part else begin(["make", "--no-print-directory", "check"], check_log)
     tests = begin(_pytest(chosen)).finish()

@@ -233,7 +233,7 @@ class FetchService:
     def before_log_starts_move(self) -> Callable[[int, int], None]:
         """Call it before the primary is asked to move log starts, and its result with each (partition key, new log
         start): readers of this agent then need not wait for the feed."""
-        return partial(self._index.move_log_start, self._index.history_mark)
+        return partial(self._index.move_log_start, self._index.before_move())
 
     def database_now_ms(self) -> int:
         """The database's clock, for the creation time in file ids. UnavailableError before `start`."""

@@ -56,7 +56,7 @@ class Slot:
     sender: CountedPair | None = None
     """What counts the request and its answer; None: nothing does."""
     made_at: float = math.nan
-    """When the reply was made; until it is sent it waits for earlier ones and for the client."""
+    """The time at which the reply was made; until it is sent it waits for earlier ones and for the client."""
     asked_wait_seconds: float = 0.0
     """How long the client asked to wait for records."""
 

@@ -3,7 +3,7 @@
 Place: last step of every request. asyncio joins the buffers it gets and copies what the kernel does not accept at
 once. This writer therefore passes buffers to the kernel by gather writes, and only if the kernel accepts no more, it
 gives one small buffer to the transport, which signals when there is room again. For a fast reader this costs as much
-as a join (load/bench_codec.py); for a slow one it avoids copies of its whole response.
+as a join (load/benchmarks/codec.py); for a slow one it avoids copies of its whole response.
 Invariant: bytes are sent in the order of `add`; nothing is written directly while the transport holds bytes, and on an
 encrypted connection never: the socket below it would send them as they are.
 """

@@ -49,6 +49,7 @@ class Housekeeper:
             "expire_producer_state": _Step(lambda: metastore.expire_producer_state(CHUNK_ROWS), 1),
             "merge_producer_id_blocks": _Step(lambda: metastore.merge_producer_id_blocks(CHUNK_ROWS), 1),
             "purge_deleted_partitions": _Step(lambda: metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
+            "prune_removed_extents": _Step(lambda: metastore.prune_removed_extents(CHUNK_ROWS), CHUNK_ROWS),
             "expire_group_offsets": _Step(lambda: metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
             "prune_jobs": _Step(lambda: metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
             "finish_bulk_writes": _Step(lambda: metastore.finish_bulk_writes(), 1),

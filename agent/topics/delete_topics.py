@@ -2,7 +2,7 @@
 
 Place: request fields to RemoveTopicRecords in the metadata log.
 Invariant: a name is resolved once, so a topic that is created again with that name meanwhile is kept. A topic counts
-as deleted regardless of which append removed it.
+as deleted regardless of which append removed it. What the log said of it is kept, so that it can be restored.
 Source: KIP-516 (topic ids).
 """
 
@@ -20,6 +20,7 @@ from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.restored_topic import kept_records
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
@@ -78,7 +79,8 @@ class DeleteTopics:
                     return _give_up(deletions, image, LOG_KEPT_CHANGING)
                 appends.begin()
                 with contextlib.suppress(OutcomeUnknownError):  # the next image shows which topics were deleted
-                    if not await self._api.delete_topics(image.offset, remaining):
+                    kept = {topic_id: kept_records(image, image.topics_by_id[topic_id]) for topic_id in remaining}
+                    if not await self._api.delete_topics(image.offset, remaining, kept):
                         await appends.came_late()
                 image = await self._cluster.catch_up()
         except UnavailableError as error:

@@ -17,6 +17,7 @@ import re2
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
+from headrace.agent.access.authorization.ask import DENIED_UNITS
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.routing import Routes, transaction_coordinator
@@ -136,14 +137,19 @@ class DescribeTransactions:
         failed = int(ErrorCode.transactional_id_not_found)
         found: dict[str, Transaction] = {}
         asked = list(dict.fromkeys(entity.transactional_ids))
-        denied = {name for name in asked if not self._allows(request, name)}
+        slices, denied = WorkSlices(), set[str]()
+        for name in asked:
+            if not self._allows(request, name):
+                denied.add(name)
+                await slices.did(DENIED_UNITS)
+            await slices.did(TOPIC_UNITS)
         try:
             stored = [name for name in asked if name not in denied and storable(name)]
             found = {each.transactional_id: each for each in await self._transactions.find_transactions(stored)}
         except HeadraceError as error:
             logger.warning("cannot describe transactions: error=%s", error)
             failed = transaction_failure(error)
-        slices, states, image = WorkSlices(), list[Any](), self._cluster.image
+        states, image = list[Any](), self._cluster.image
         access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
         for name in asked:
             one = found.get(name)

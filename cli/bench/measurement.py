@@ -32,7 +32,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     cpu_seconds: dict[str, float] = {}
     cpu_s_per_gb: dict[str, float] = {}
     rig_cpu_s_per_gb: dict[str, float] = {}
-    """Of the servers that the target uses and that are no part of it."""
+    """CPU of the servers that the target uses and that are no part of it."""
     peak_mb: dict[str, float] = {}
     puts: int | None = None
     gets: int | None = None

@@ -14,7 +14,7 @@ import msgspec
 KEY = struct.Struct(">qd")
 """A record's key: its producer and number (see `producer_of`), and when it was produced (monotonic seconds)."""
 PRODUCER_BITS = 40
-"""Of a record's number; those above are its producer's."""
+"""Bits of a record's number; those above are its producer's."""
 OFFSETS, NUMBERS, NOTHING = "offsets", "numbers", "nothing"
 """What a consumer checks: consecutive offsets, each number once and in order, or only how many records there are."""
 

@@ -1,7 +1,7 @@
 """An S3 server for the bench, as far away as the caller says: versitygw, and before it a proxy that adds latency.
 
-Place: opened by headrace_target.py for `bucket=s3`, and by load/bench_s3_rig.py, which measures it alone. The programs
-are not part of Headrace: `make tools` of a checkout builds them with Go (load/tools/go-s3 has the proxy).
+Place: opened by headrace_target.py for `bucket=s3`, and by load/benchmarks/s3_rig.py, which measures it alone. The
+programs are not part of Headrace: `make tools` of a checkout builds them with Go (tests/tools/go-s3 has the proxy).
 Invariant: both are separate processes, so that their CPU is not counted as the target's. All that Headrace sends to
 S3 passes the proxy. It waits before each request and then streams: it adds latency and does not limit throughput.
 """
@@ -47,7 +47,7 @@ class S3Rig:
 
     @property
     def bucket_url(self) -> str:
-        """Where a cluster keeps its data."""
+        """The place where a cluster keeps its data."""
         return f"s3://{BUCKET}/{PREFIX}"
 
     @property

@@ -35,7 +35,7 @@ class S3Latency:
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """Of a target that the bench starts. `s3`: its bucket is an S3 server, this far away; None: a directory."""
+    """Options of a target that the bench starts. `s3`: its bucket is an S3 server, this far away; None: a directory."""
 
     agents: int = 1
     nodes: int = 1
@@ -44,7 +44,7 @@ class TargetOptions:
 
 
 def read_options(given: Mapping[str, str], known: frozenset[str]) -> TargetOptions:
-    """Of the keys in `known`; the others are settings. ConfigError for values out of range, or without effect."""
+    """Read the keys in `known`; the others are settings. ConfigError for values out of range, or without effect."""
     own = {key: value for key, value in given.items() if key in known}
     if own.get(BUCKET, S3) != S3:
         raise ConfigError(f"the bucket of a target that the bench starts is a directory, or {BUCKET}={S3}")

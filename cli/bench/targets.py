@@ -31,7 +31,7 @@ class MeasuredTarget:
     access: HttpAccess = OPEN
     metastore_url: str | None = None
     replication_factor: int = 1
-    """Of the topics that the bench creates."""
+    """The one of the topics that the bench creates."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Which fetched batches belong to aborted transactions: a consumer leaves them out with read_committed.
+"""Tell which fetched batches belong to aborted transactions: a consumer leaves them out with read_committed.
 
 Place: used by `headrace records consume` and by the console.
 Invariant: batches are asked for in the order of their offsets, with the list of the same response.
@@ -20,7 +20,7 @@ _MARKER_KEY, _ABORT = struct.Struct(">hh"), 0
 
 
 class AbortedBatches:
-    """Which batches of one response belong to aborted transactions, as consumers find them (KIP-98)."""
+    """The batches of one response that belong to aborted transactions, as consumers find them (KIP-98)."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._starts = sorted(aborted, key=lambda one: one[1], reverse=True)

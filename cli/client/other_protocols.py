@@ -11,7 +11,7 @@ import ssl
 from contextlib import suppress
 
 SECONDS_MAX = 3.0
-"""For each wait of the two connections; less if the client waits less for an answer."""
+"""The limit of each wait of the two connections; less if the client waits less for an answer."""
 _REQUEST = b"GET /livez HTTP/1.0\r\n\r\n"
 
 

@@ -31,8 +31,8 @@ class ShareGroupView(NamedTuple):
 
 
 class ShareProgress(NamedTuple):
-    """Where a share group is in a partition: every record before `start_offset` is done. `lag`: records from there on
-    that are not done; None: not known.
+    """The place of a share group in a partition: every record before `start_offset` is done. `lag`: records from there
+    on that are not done; None: not known.
     """
 
     start_offset: int

@@ -41,7 +41,7 @@ class AgentCounters:
     received_by_topic: Mapping[str, float] = field(default_factory=dict)
     sent_by_topic: Mapping[str, float] = field(default_factory=dict)
     by_client: Uses = field(default_factory=dict)
-    """By user and client id; empty if the agent does not count by client."""
+    """Use by user and client id; empty if the agent does not count by client."""
 
 
 def parse_counters(page: str) -> AgentCounters:

@@ -194,7 +194,11 @@ CHANGES: dict[str, ChangeRequest] = {
     "delete-topic": ChangeRequest(
         "Delete a topic",
         ("name",),
-        lambda form: [f"Topic {_name(form)} and all its records are deleted. This cannot be undone."],
+        lambda form: [
+            f"Topic {_name(form)} and all its records are deleted.",
+            f"For file.delete.delay.ms from then on headrace topics restore {_name(form)} brings it back; later"
+            " nothing does.",
+        ],
         lambda cluster, form: _require_topic(cluster, _name(form)),
         lambda cluster, form: cluster.look_again(lambda: delete_topic(cluster, _name(form))),
         lambda form: "/topics",

@@ -80,7 +80,7 @@ class Needs:
     agents: int
     commit_shards: int
     followed_share: float
-    """Which part of the commit shards each agent follows."""
+    """The part of the commit shards that each agent follows."""
     agent_cores: float
     compactor_cores: float
     puts_s: float

@@ -50,7 +50,7 @@ class Advertised(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As in advertised.listeners."""
+        """The address as in advertised.listeners."""
         return f"{self.listener.name}://{address_text(self.listener.host, self.listener.port)}"
 
 

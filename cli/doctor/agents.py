@@ -29,7 +29,7 @@ ASK_SECONDS = 3.0
 DEFAULT_PORT = 9644
 BODY_BYTES_MAX = 64 * 1024
 CLOCK_WARN_S, CLOCK_BAD_S = 5.0, 30.0
-"""Of a Date, which has whole seconds and is made once a second."""
+"""Limits of a Date, which has whole seconds and is made once a second."""
 
 
 class Told(NamedTuple):
@@ -97,7 +97,7 @@ def _words(body: Mapping[str, object], otherwise: str, name: str) -> str:
 
 
 def _parsed(told: Told) -> dict[str, object] | None:
-    """None if it is no answer of /readyz."""
+    """Return the answer of /readyz; None if it is none."""
     with suppress(ValueError):
         body = json.loads(told.body)
         if isinstance(body, dict) and isinstance(body.get("status"), str):

@@ -28,7 +28,7 @@ _HOW_TO_RENEW = "renew it; agents read their files again when they change (docs/
 
 
 class Dates(NamedTuple):
-    """From when to when a certificate is valid, in milliseconds since the epoch."""
+    """The time from when to when a certificate is valid, in milliseconds since the epoch."""
 
     from_ms: int
     until_ms: int

@@ -55,9 +55,9 @@ class Problem(NamedTuple):
     last_offset: int
     why: str
     found_ms: int | None
-    """When it was recorded first, on the database's clock; None: this look found it."""
+    """The time at which it was recorded first, on the database's clock; None: this look found it."""
     copy: str | None
-    """Where sound batches are; None: nowhere. Not searched (also None) unless the bytes are altered or gone."""
+    """The place of sound batches; None: nowhere. Not searched (also None) unless the bytes are altered or gone."""
 
 
 class PartitionCheck(NamedTuple):

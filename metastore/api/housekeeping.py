@@ -30,7 +30,13 @@ class HousekeepingApi(Protocol):
         """Join old blocks of producer ids among the first `limit`; how many rows went."""
 
     async def purge_deleted_partitions(self, limit: int) -> int:
-        """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean."""
+        """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean.
+
+        While its topic can be restored, only its extents go.
+        """
+
+    async def prune_removed_extents(self, limit: int) -> int:
+        """Forget up to `limit` extents that were removed over file.delete.delay.ms ago; how many."""
 
     async def expire_group_offsets(self, limit: int) -> int:
         """Forget groups' offsets that were unused for offsets.retention.minutes; how many were looked at."""

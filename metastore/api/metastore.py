@@ -25,6 +25,7 @@ from headrace.metastore.api.pins import ReadPinApi
 from headrace.metastore.api.quotas import QuotaUseApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
+from headrace.metastore.api.restoring import RestoreApi
 from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
@@ -62,6 +63,7 @@ class Metastore(
     ReadPinApi,
     QuotaUseApi,
     RetentionApi,
+    RestoreApi,
     CompactionApi,
     CleaningApi,
     DamageApi,

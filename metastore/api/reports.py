@@ -109,7 +109,7 @@ class TopicSize(NamedTuple):
     topic_id: uuid.UUID
     size_bytes: int
     total_bytes: int
-    """Of all topics."""
+    """Bytes of all topics."""
     topics: int
     """Number of all topics with partitions."""
 

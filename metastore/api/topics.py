@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.bulk import CountAnnouncementApi
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
+
+NONE_KEPT: Mapping[uuid.UUID, Sequence[bytes]] = MappingProxyType({})
+"""No topic can be restored."""
 
 
 class PartitionState(enum.IntEnum):
@@ -90,8 +94,13 @@ class TopicApi(Protocol):
         False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
         """
 
-    async def delete_topics(self, expected_head: int, topic_ids: Sequence[uuid.UUID]) -> bool:
-        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above."""
+    async def delete_topics(
+        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
+    ) -> bool:
+        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
+
+        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
+        """
 
 
 class PartitionApi(CountAnnouncementApi, Protocol):

@@ -38,6 +38,11 @@ def epoch_floor(life: int) -> int:
     return _checked(life) << EPOCH_BITS
 
 
+def epochs_of_life(life: int) -> range:
+    """The leader epochs, controller epochs and group generations of this life. InvalidError beyond LIFE_MAX."""
+    return range(epoch_floor(life), epoch_floor(life) + (1 << EPOCH_BITS))
+
+
 def life_of_offset(offset: int) -> int:
     """The life in which an offset of the metadata log was handed out."""
     return offset >> LOG_BITS

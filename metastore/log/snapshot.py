@@ -70,7 +70,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[bytes]:
             FeatureLevelRecord(name=name, min_feature_level=levels.min_level, max_feature_level=levels.max_level)
         )
     for topic in image.topics_by_number.values():
-        yield from _topic(topic)
+        yield from topic_records(topic)
     for (resource_type, resource_name), values in image.configs.items():
         for name, value in values.items():
             yield encode_record(
@@ -151,7 +151,8 @@ def _split(body: bytes, count: int) -> list[bytes]:
     return records
 
 
-def _topic(topic: TopicImage) -> Iterator[bytes]:
+def topic_records(topic: TopicImage) -> Iterator[bytes]:
+    """The framed records that describe one topic, its TopicRecord with its number first."""
     yield encode_record(
         TopicRecord(
             topic_name=topic.name,

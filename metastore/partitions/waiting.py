@@ -1,7 +1,8 @@
 """What members of a group wait for, and when they report how far they are, so that each key's records come in order.
 
-Place: the rules of a client that keeps the order (headrace decides nothing by them); load/partition_order.py holds them
-to it. Between two partitions that share keys, the group's position in one lets another member continue with the other.
+Place: the rules of a client that keeps the order (headrace decides nothing by them); tests/key_order/partition_order.py
+holds them to it. Between two partitions that share keys, the group's position in one lets another member continue with
+the other.
 Invariant: a member that waits can be released by a report of another one, and no two wait for each other.
 Source: KIP-253, changes 7 and 8, and promises P6 and P11.
 """

@@ -19,6 +19,7 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
+from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.api.segments import ReferenceState, SegmentCause, StartOutcome
 from headrace.metastore.api.topics import PartitionState, RemovalOutcome
@@ -46,6 +47,7 @@ INTEGERS: Mapping[str, type[enum.IntEnum]] = {
     "partition": RemotePartitionDeleteState,
     "cause": SegmentCause,
     "reference": ReferenceState,
+    "restore": RestoreOutcome,
 }
 """By the prefix of the names: enums with functions that return int."""
 SMALL_INTEGERS: Mapping[str, type[enum.IntEnum]] = {

@@ -39,6 +39,7 @@ from headrace.metastore.postgres.quotas.quotas import PostgresQuotaUse
 from headrace.metastore.postgres.read.extents import PostgresExtents
 from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
+from headrace.metastore.postgres.restoring.restoring import PostgresRestoring
 from headrace.metastore.postgres.retention.retention import PostgresRetention
 from headrace.metastore.postgres.segment_logs.segment_logs import PostgresSegmentLogs
 from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
@@ -72,6 +73,7 @@ class PostgresMetastore(
     PostgresPins,
     PostgresQuotaUse,
     PostgresRetention,
+    PostgresRestoring,
     PostgresCompaction,
     PostgresCleaning,
     PostgresDamage,

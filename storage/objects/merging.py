@@ -14,7 +14,7 @@ from headrace.storage.objects.ranges import merge_ranges, read_each
 from headrace.storage.objects.store import ByteRange, ObjectStore
 
 GAP_BYTES = 1024 * 1024
-"""Reading this many unneeded bytes costs about as much as one more request: 0.4 ms of CPU (`load/bench_store.py`)
+"""Reading this many unneeded bytes costs about as much as one more request: 0.4 ms of CPU (`load/benchmarks/store.py`)
 against 0.5 ms per request, or 10 ms of one S3 connection's time against its 20-30 ms to the first byte."""
 
 

@@ -14,7 +14,7 @@ from aiohttp.payload import Payload
 SLICE_BYTES = 256 * 1024
 """Written in one piece, because the socket accepts nearly all of it directly. By default a body is first joined to
 its
-headers, and the part the socket does not accept is copied again (`load/bench_store.py` shows the cost)."""
+headers, and the part the socket does not accept is copied again (`load/benchmarks/store.py` shows the cost)."""
 
 
 class RequestBody(Payload):

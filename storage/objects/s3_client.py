@@ -5,8 +5,8 @@ Invariant: one put or delete is one request on the wire. Botocore's retries are 
 counts them. Two automatic repetitions remain, both harmless: aiohttp repeats a GET or HEAD once if its connection
 broke, and botocore sends a request again if the bucket is in another region.
 
-Cost (load/bench_store.py prints it): by default aioboto3 signs a PUT's body with SHA-256 over http, and computes its
-CRC32 over http and https. `payload_signing_enabled=False` avoids the first; S3Store's CRC32C header avoids the
+Cost (load/benchmarks/store.py prints it): by default aioboto3 signs a PUT's body with SHA-256 over http, and computes
+its CRC32 over http and https. `payload_signing_enabled=False` avoids the first; S3Store's CRC32C header avoids the
 second, at a fraction of the cost (it is computed in hardware), and S3 verifies it before it answers. Ranges are not
 verified on arrival: every batch has its own CRC.
 """

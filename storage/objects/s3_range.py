@@ -1,7 +1,7 @@
 """GETs of large ranges from S3, received without a copy into the buffer that is returned.
 
-Place: under S3Store.get, for ranges of LARGE_BYTES and more. load/bench_store.py shows what it saves: aioboto3 needs
-about 1 ms of CPU for each request, and 0.8 s/GB for bodies.
+Place: under S3Store.get, for ranges of LARGE_BYTES and more. load/benchmarks/store.py shows what it saves: aioboto3
+needs about 1 ms of CPU for each request, and 0.8 s/GB for bodies.
 Invariant: only the expected answer is accepted: 206, with exactly the range's length and Content-Range. For everything
 else (a refusal, a redirect, chunks, a proxy between) the answer is `None` and aioboto3 sends the request again: it
 knows all errors. Only a request to slow down is raised at once. A connection is used again after a whole answer only.
@@ -27,7 +27,7 @@ PARTIAL, SLOW_DOWN, TOO_MANY = 206, 503, 429
 
 
 class Place(NamedTuple):
-    """Where a bucket is: `prefix` is what precedes a key in the path."""
+    """The place of a bucket: `prefix` is what precedes a key in the path."""
 
     scheme: str
     host: str

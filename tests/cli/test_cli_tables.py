@@ -24,13 +24,13 @@ from pyiceberg.table import StaticTable
 from headrace.config.table_configs import default_name
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
-from load.tools import KAFKA_JARS
 from tests.agent_process import Forked, running_agent
 from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import FLAGS
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
+from tests.tools import KAFKA_JARS
 
 pytestmark = pytest.mark.requirement("X11")
 

@@ -27,9 +27,9 @@ from headrace.storage.cluster_properties import random_cluster_id, write_cluster
 from headrace.storage.errors import InvalidError, ThrottledError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
-from load.torture.proxy import FaultProxy
 from tests.cli.process.test_health import HealthWorld
 from tests.manual_clock import ManualClock
+from tests.torture.proxy import FaultProxy
 
 _MAIN = "from headrace.cli.main import main; import sys; sys.exit(main())"
 TRIES_OFTEN = f"from headrace.cli.process import waiting; waiting.RETRY_SECONDS = 0.1; {_MAIN}"

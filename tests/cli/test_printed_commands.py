@@ -69,6 +69,7 @@ COMMANDS = {
     "tables detach": "named for such a table, too; keeps its rows",
     "tables show": "reads",
     "tables create": "named as the way to give a schema; makes a table that is not there",
+    "topics restore": "named when a topic was deleted; brings back what it names, or is refused",
     "topics alter": "named as the way to double a topic; asks the agents",
     "groups reset-offsets": "named as another way; shows what it would do without --execute",
     "storage random-uuid": "prints an id",

@@ -14,8 +14,8 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec
 from load.dev_server import DevServer
-from load.growth.__main__ import SETTINGS, alter_count
 from tests.forked_cluster import ForkedCluster
+from tests.growth.__main__ import SETTINGS, alter_count
 
 
 @pytest.fixture(scope="module")

@@ -28,11 +28,11 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.ordered_requests import LEADER_EPOCHS_KEY, decode_epochs_response, encode_epochs_request
 from load.dev_server import DevServer
-from load.growth.__main__ import SETTINGS, alter_count
-from load.growth.checks import Delivered, check_events
-from load.growth.ordered_run import OrderedRun
 from tests.agent_process import SECONDS_MAX
 from tests.forked_cluster import ForkedCluster
+from tests.growth.__main__ import SETTINGS, alter_count
+from tests.growth.checks import Delivered, check_events
+from tests.growth.ordered_run import OrderedRun
 from tests.storage.batches import plain_batch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from load.growth.checks import Delivered, Event, KeyAssigned, MaybeRevoked, check_events
+from tests.growth.checks import Delivered, Event, KeyAssigned, MaybeRevoked, check_events
 
 A, B = ("t", 0), ("t", 8)
 GOOD: list[Event] = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose, write_bound
 from headrace.metastore.api.compaction import FileFacts
-from load.compaction_simulation import Arrivals, simulate
+from load.benchmarks.compaction_simulation import Arrivals, simulate
 
 LIMITS = PolicyLimits()
 MIB = 1024 * 1024

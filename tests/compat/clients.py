@@ -20,10 +20,10 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from load.tools import GO_CLIENTS, KAFKAJS, why_missing
 from tests.compat import go_clients
 from tests.confluent_records import read
 from tests.examples import EXAMPLES
+from tests.tools import GO_CLIENTS, KAFKAJS, why_missing
 
 TIMEOUT_SECONDS = 300
 

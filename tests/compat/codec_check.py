@@ -17,11 +17,11 @@ from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from load.tools import KAFKA_JARS
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import User
 from tests.compat.suites.secure_agents import make_user
 from tests.java_program import run_java
+from tests.tools import KAFKA_JARS
 
 SOURCE, REQUESTS = (Path(__file__).with_name(f"{name}.java") for name in ("CodecCheck", "RandomRequests"))
 SETTINGS: dict[str, object] = {"linger.ms": 1, "group.initial.rebalance.delay.ms": 0, "log.level": "error"}

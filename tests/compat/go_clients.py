@@ -1,4 +1,4 @@
-"""franz-go and sarama: each a program of load/tools/go-clients, which prints one JSON object.
+"""franz-go and sarama: each a program of tests/tools/go-clients, which prints one JSON object.
 
 A group's members are clients of one process. They start to read when each has partitions, and
 commit when all was read.
@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from load.tools import GO_CLIENTS
+from tests.tools import GO_CLIENTS
 
 TIMEOUT_SECONDS = 300
 """The program gives up before."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from headrace.cli.bench.kafka_target import open_kafka
 from headrace.cli.bench.target_spec import TargetSpec
-from load.tools import KAFKA_JARS
+from tests.tools import KAFKA_JARS
 
 
 @contextmanager

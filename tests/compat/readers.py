@@ -20,8 +20,8 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
 from tests.java_program import run_java
+from tests.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
 
 TIMEOUT_SECONDS = 400
 """Limit in seconds for all starts together."""

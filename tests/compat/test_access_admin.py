@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKAJS
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.java_program import run_java
+from tests.tools import JAVA_LIBRARIES, KAFKAJS
 
 HERE = Path(__file__).parent
 

@@ -26,10 +26,10 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKAJS
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import read
 from tests.java_program import run_java
+from tests.tools import JAVA_LIBRARIES, KAFKAJS
 
 FAR_FUTURE_MS = 4_000_000_000_000
 

@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
 from tests.compat.kafka_server import kafka_server
 from tests.compat.readers import (
@@ -32,6 +31,7 @@ from tests.compat.readers import (
 )
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
+from tests.tools import JAVA_LIBRARIES
 
 TOPIC = "compacted"
 END = 6

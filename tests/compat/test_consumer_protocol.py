@@ -24,13 +24,13 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.confluent_records import passes
 from tests.forked_cluster import ForkedCluster
 from tests.house.needs import require
 from tests.java_program import java_command
 from tests.kafka_clients import KafkaClients
+from tests.tools import JAVA_LIBRARIES
 
 PARTITIONS = 6
 TIMEOUT_SECONDS = 300

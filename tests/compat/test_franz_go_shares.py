@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from load.dev_server import DevServer
-from load.tools import FRANZ_GO_TESTS
+from tests.tools import FRANZ_GO_TESTS
 
 pytestmark = [pytest.mark.needs("franz-go-tests"), pytest.mark.slow]
 TESTS = (

@@ -13,8 +13,8 @@ from headrace.config.declared import declared
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.refused import why_not_in_files
 from headrace.config.topic_configs import TOPIC_CONFIGS
-from load.tools import KAFKA_JARS
 from tests.java_program import run_java
+from tests.tools import KAFKA_JARS
 
 pytestmark = pytest.mark.needs("kafka")
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "COMPATIBILITY.md"

@@ -20,12 +20,12 @@ from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.segment_logs.records import decode
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
-from load.tools import KAFKA_JARS
 from tests.confluent_records import read
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
+from tests.tools import KAFKA_JARS
 
 TIMEOUT_SECONDS = 300
 KEPT = {REMOTE_LOG_TOPIC: [7, 8, 10, 11], AUDIT_TOPIC: list(range(10))}

@@ -6,8 +6,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from load.benchmarks.quotas import set_quota
 from load.dev_server import DevServer
-from load.quotas import set_quota
 from tests.confluent_records import read
 
 SECONDS_MAX = 300

@@ -20,10 +20,10 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
-from load.tools import KAFKAJS
 from tests.agent_process import format_storage
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.faults.secure_cluster import PASSWORD, SecureCluster, secure_cluster
+from tests.tools import KAFKAJS
 
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 EVERY_LOGIN = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "certificate")

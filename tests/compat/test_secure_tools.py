@@ -14,10 +14,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.config.settings import STANDARD_AUTHORIZER
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests.agent_process import SECONDS_MAX, format_storage
 from tests.faults.secure_cluster import SecureCluster, java_settings, secure_cluster
 from tests.java_program import java_command, run_java
+from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 HERE = Path(__file__).parent
 ACLS = "org.apache.kafka.tools.AclCommand"

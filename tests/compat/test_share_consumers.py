@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from load.dev_server import DevServer
-from load.share_torture import MEMBER
-from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.java_program import java_command
 from tests.kafka_clients import KafkaClients
+from tests.share_torture import MEMBER
+from tests.tools import JAVA_LIBRARIES
 
 pytestmark = [pytest.mark.needs("kafka-clients")]
 

@@ -11,7 +11,6 @@ import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.compat.kafka_server import kafka_server
 from tests.compat.share_scenarios import SCENARIOS, rows
@@ -19,6 +18,7 @@ from tests.compat.share_scenarios.differences import DOCUMENTED, DOCUMENTED_OF_C
 from tests.compat.share_scenarios.server import Server
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import java_command
+from tests.tools import JAVA_LIBRARIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "COMPATIBILITY.md"
 PROGRAM = Path(__file__).with_name("ShareConsumerScenarios.java")

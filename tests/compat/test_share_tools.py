@@ -12,8 +12,8 @@ import pytest
 
 from headrace.cli.main import main
 from load.dev_server import DevServer
-from load.tools import KAFKA_JARS
 from tests.compat.kafka_server import kafka_server
+from tests.tools import KAFKA_JARS
 
 pytestmark = [pytest.mark.needs("kafka"), pytest.mark.slow]
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.compat.kafka_server import kafka_server
 from tests.java_program import run_java
+from tests.tools import JAVA_LIBRARIES
 
 pytestmark = [
     pytest.mark.needs("java"),

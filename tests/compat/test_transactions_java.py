@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests.compat.test_transactions import TIMEOUT_SECONDS, a_producer, send, values
+from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 pytestmark = [
     pytest.mark.slow,

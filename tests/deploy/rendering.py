@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from load.tools.helm_wheel import HELM
+from tests.tools.helm_wheel import HELM
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "headrace"

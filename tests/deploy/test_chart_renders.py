@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from load.tools.deploy import KUBE_SCORE
 from tests.deploy import chart_pages
 from tests.deploy.rendering import CHART, NAMES, NEWEST, VALUES, WITHOUT_LABELS, helm, objects, rendered
+from tests.tools.deploy import KUBE_SCORE
 
 GOLDEN = Path(__file__).parent / "golden"
 IGNORED_SCORES = {

@@ -16,7 +16,7 @@ from headrace.config.declared import ENV_PREFIX
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.storage.cluster_properties import check_cluster_id
-from load.tools.deploy import COMPOSE
+from tests.tools.deploy import COMPOSE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILE = DEPLOY / "compose.yaml"

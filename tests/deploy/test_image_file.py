@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from load.tools.deploy import HADOLINT
 from tests.deploy.rendering import REPOSITORY
+from tests.tools.deploy import HADOLINT
 
 FILE = REPOSITORY / "deploy" / "Containerfile"
 TEXT = FILE.read_text(encoding="utf-8")

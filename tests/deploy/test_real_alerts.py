@@ -22,7 +22,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client import generate_latest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.torture.proxy import FaultProxy
 from tests.agent.fetch.zone_cache.test_zone_cache import _bent, _foreign_file
 from tests.agent.fetch.zone_cache.zone_world import Zone, recent
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
@@ -31,6 +30,7 @@ from tests.deploy.live_scrape import Scrape
 from tests.deploy.test_rules import ALERTS
 from tests.fixtures_s3 import BUCKET
 from tests.kafka_clients import KafkaClients
+from tests.torture.proxy import FaultProxy
 
 TOPIC, FILES = "orders", 12
 CHECKS = 4

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from load.tools.deploy import PROMTOOL
 from tests.deploy.metrics_page import declared_metrics
 from tests.deploy.rendering import REPOSITORY
+from tests.tools.deploy import PROMTOOL
 
 FILE = REPOSITORY / "deploy" / "prometheus" / "rules.yaml"
 UNIT_TESTS = Path(__file__).parent / "rules_test.yaml"

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from load.torture.tracebacks import tracebacks_of
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url, real_s3_url, s3_url
 from tests.forked_cluster import FEED_POLL_MS
+from tests.torture.tracebacks import tracebacks_of
 
 _SPARKS_OWN = "pyspark."
 """A worker of Spark that an earlier test of this process started, and that Spark left."""

@@ -1,6 +1,6 @@
 """Agents of a torture run that are forked from loaded code, which takes a fifth of the CPU time of a new interpreter.
 
-Place: in the short run of `make test`, instead of load/torture/agents.py; longer runs start `headrace agent`.
+Place: in the short run of `make test`, instead of tests/torture/agents.py; longer runs start `headrace agent`.
 Their log is this process's standard error, in which conftest.py finds tracebacks.
 """
 
@@ -12,8 +12,8 @@ import signal
 from collections.abc import Sequence
 from typing import cast
 
-from load.torture.agents import ProxiedAgent
 from tests.agent_process import Forked
+from tests.torture.agents import ProxiedAgent
 
 LOOK_SECONDS = 0.02
 """The time between two looks whether a process has ended."""

@@ -11,8 +11,8 @@ from itertools import cycle
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.config.free_ports import free_ports
-from load.balancer import Balancer
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
+from tests.balancer import Balancer
 
 VIRTUAL = 1_000_000_000
 

@@ -29,10 +29,10 @@ from headrace.config.free_ports import free_ports
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.storage.errors import InvalidError
-from load.acl_case import GROUP, TOPIC, Case, Need
-from load.acl_cases import WITHOUT_GRANTS, cases
-from load.acl_matrix import COLUMNS, Answered, Client, grant, outcome, prepare, users
-from load.acl_servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
+from tests.acl_matrix.__main__ import COLUMNS, Answered, Client, grant, outcome, prepare, users
+from tests.acl_matrix.case import GROUP, TOPIC, Case, Need
+from tests.acl_matrix.cases import WITHOUT_GRANTS, cases
+from tests.acl_matrix.servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
 

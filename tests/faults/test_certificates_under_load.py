@@ -20,13 +20,13 @@ import confluent_kafka
 import pytest
 from cryptography import x509
 
-from load.tools import JAVA_LIBRARIES
 from tests import compat
 from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import SecureCluster, secure_cluster
 from tests.faults.steady_load import PARTITIONS, Load
 from tests.java_program import java_command
+from tests.tools import JAVA_LIBRARIES
 
 RECORDS = 40
 """So many of each producer between two replacements."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from headrace.config.settings import STANDARD_AUTHORIZER
-from load.hostile.attacks.grown_fields import APART_MAX_BYTES, FIELD_BYTES, TIMES, Growth, send_grown
-from load.hostile.grown_requests import GrownField, grown_fields
-from load.hostile.metrics_page import memory_in_use, read_page
 from tests.agent_process import AgentUnderTest, format_storage
+from tests.hostile.attacks.grown_fields import APART_MAX_BYTES, FIELD_BYTES, TIMES, Growth, send_grown
+from tests.hostile.grown_requests import GrownField, grown_fields
+from tests.hostile.metrics_page import memory_in_use, read_page
 
 pytestmark = pytest.mark.requirement("X2", "X7")
 MIB = 1024 * 1024

@@ -1,6 +1,6 @@
 """The fault proxy of the torture run: what each of its faults does to a connection.
 
-Fault model: load/torture/proxy.py.
+Fault model: tests/torture/proxy.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from load.torture.proxy import FaultProxy
+from tests.torture.proxy import FaultProxy
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

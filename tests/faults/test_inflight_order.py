@@ -1,7 +1,7 @@
 """Batches in flight through several agents, with time-outs longer than the linger: no reorder, no livelock.
 
 Fault model: agents stopped past their lease (leaders move between requests), replies swallowed, links
-half open and slow; see load/torture/proxy.py. Clients time a request out after 2 s, forty lingers, and
+half open and slow; see tests/torture/proxy.py. Clients time a request out after 2 s, forty lingers, and
 in the second test give records up after 4 s, so that they continue under another epoch. Only Java's can: its
 epoch moves when nothing is in flight. librdkafka sends what it does not know the outcome of once more
 under the new epoch, and kafkajs gives the sequence numbers of a batch that it gave up to the next one:
@@ -14,9 +14,9 @@ import asyncio
 
 import pytest
 
-from load.torture.report import print_outcome
-from load.torture.run import TorturePlan, torture
-from load.torture.writers import installed
+from tests.torture.report import print_outcome
+from tests.torture.run import TorturePlan, torture
+from tests.torture.writers import installed
 
 KINDS = ("pause", "mute", "half_open", "delay")
 GIVE_UP_MS = 4_000

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from load.torture.moved_address import LOOK_SECONDS, move_address
-from load.torture.proxy import FaultProxy
+from tests.torture.moved_address import LOOK_SECONDS, move_address
+from tests.torture.proxy import FaultProxy
 
 STEP = LOOK_SECONDS / 10
 

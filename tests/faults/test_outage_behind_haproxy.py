@@ -27,10 +27,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.tools import find_haproxy
-from load.torture.proxy import FaultProxy
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.kafka_clients import KafkaClients
+from tests.tools import find_haproxy
+from tests.torture.proxy import FaultProxy
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "ADDRESSES.md"
 TOPIC, RECORDS = "orders", 10

@@ -19,10 +19,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.torture.proxy import FaultProxy
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.kafka_clients import KafkaClients
 from tests.metastore.lost_standby import LostStandby
+from tests.torture.proxy import FaultProxy
 
 SETTINGS = {
     "broker.session.timeout.ms": 9_000,

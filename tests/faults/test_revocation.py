@@ -24,9 +24,9 @@ from confluent_kafka.admin import (
 
 from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.storage.errors import InvalidError
-from load.acl_case import TOPIC
-from load.acl_data_cases import data_cases
-from load.acl_matrix import Client
+from tests.acl_matrix.__main__ import Client
+from tests.acl_matrix.case import TOPIC
+from tests.acl_matrix.data_cases import data_cases
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import MECHANISMS, PASSWORD, SecureCluster, secure_cluster
 

@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, UserScramCredentialDeletion
 
 from headrace.cli.main import main
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests import compat
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import (
@@ -29,6 +28,7 @@ from tests.faults.secure_cluster import (
 )
 from tests.java_program import java_command
 from tests.kafka_clients import KafkaClients
+from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORDS = 50

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from load.tools import JAVA_LIBRARIES
 from tests import compat
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.compat import go_clients
@@ -22,6 +21,7 @@ from tests.faults.shared_cluster import SharedCluster, shared_cluster
 from tests.house.needs import require
 from tests.java_program import java_command
 from tests.kafka_clients import KafkaClients
+from tests.tools import JAVA_LIBRARIES
 
 GROUPS = 8
 PARTITIONS = 4

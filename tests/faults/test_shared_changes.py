@@ -12,8 +12,8 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
-from load.balancer import Balancer
 from tests.agent_process import SECONDS_MAX
+from tests.balancer import Balancer
 from tests.faults.shared_cluster import VIRTUAL, SharedCluster, member, shared_cluster, until_shown
 
 GROUPS = 6

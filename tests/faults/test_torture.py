@@ -1,6 +1,6 @@
 """A short torture run with whichever of the four clients are installed, and the parts that judge it.
 
-Fault model: load/torture/faults.py, every kind, most of them on every side. Postgres with fsync, a real S3
+Fault model: tests/torture/faults.py, every kind, most of them on every side. Postgres with fsync, a real S3
 server where installed. The two Python clients are always there; which others took part is printed.
 """
 
@@ -11,16 +11,16 @@ import asyncio
 import confluent_kafka
 import pytest
 
-from load.torture import cluster, run
-from load.torture.checker import Name, Read, check, compare
-from load.torture.faults import BEHIND_AGENTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
-from load.torture.pacing import NOWHERE
-from load.torture.reading import read_with_confluent
-from load.torture.report import print_outcome
-from load.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
-from load.torture.servers import CREDENTIALS
-from load.torture.writers import Report
 from tests.faults.forked_torture import ForkedAgent
+from tests.torture import cluster, run
+from tests.torture.checker import Name, Read, check, compare
+from tests.torture.faults import BEHIND_AGENTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
+from tests.torture.pacing import NOWHERE
+from tests.torture.reading import read_with_confluent
+from tests.torture.report import print_outcome
+from tests.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
+from tests.torture.servers import CREDENTIALS
+from tests.torture.writers import Report
 
 RUNS = [(4, 0.4, 16105, 40), pytest.param(15, GAP_MEAN_S, 2773, 250, marks=pytest.mark.slow)]
 """Seconds, seconds between faults, seed and records/s of each client: the faults of each run are of every kind."""

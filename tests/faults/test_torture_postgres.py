@@ -1,7 +1,7 @@
 """Postgres is killed, promoted, restored and there twice under the torture run's clients, and the parts that do it.
 
-Fault model: load/torture/drills.py. What may be lost is what `headrace audit --lost` lists, and only by a drill that
-loses commits: load/torture/checker.py judges each acknowledged record.
+Fault model: tests/torture/drills.py. What may be lost is what `headrace audit --lost` lists, and only by a drill that
+loses commits: tests/torture/checker.py judges each acknowledged record.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from load.torture.checker import Name, Read, check
-from load.torture.drills import DRILLS, KEEPS, LOSES, drills
-from load.torture.faults import BUCKET_FAULTS, KINDS, schedule
-from load.torture.report import print_outcome
-from load.torture.run import TortureOutcome, TorturePlan, torture
-from load.torture.small_disk import SmallDisk, why_missing
+from tests.torture.checker import Name, Read, check
+from tests.torture.drills import DRILLS, KEEPS, LOSES, drills
+from tests.torture.faults import BUCKET_FAULTS, KINDS, schedule
+from tests.torture.report import print_outcome
+from tests.torture.run import TortureOutcome, TorturePlan, torture
+from tests.torture.small_disk import SmallDisk, why_missing
 
 PYTHON_CLIENTS = ("aiokafka", "confluent")
 

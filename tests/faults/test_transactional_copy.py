@@ -1,6 +1,6 @@
 """A topic is copied exactly once by librdkafka and Java, while copiers, agents and Postgres are killed and replaced.
 
-Fault model: load/transactional_copy: agents are killed and stopped past their lease, replies are lost, copiers are
+Fault model: tests/transactional_copy: agents are killed and stopped past their lease, replies are lost, copiers are
 killed, stopped and replaced while they are stopped, Postgres is killed and its synchronous standby is promoted. What a
 promotion that loses commits takes with it must be listed, and is copied again.
 """
@@ -11,9 +11,9 @@ import asyncio
 
 import pytest
 
-from load.transactional_copy.__main__ import print_copy
-from load.transactional_copy.run import DRILLS, CopyOutcome, CopyPlan, copy_under_faults
-from load.transactional_copy.verdict import KnownOutcome
+from tests.transactional_copy.__main__ import print_copy
+from tests.transactional_copy.run import DRILLS, CopyOutcome, CopyPlan, copy_under_faults
+from tests.transactional_copy.verdict import KnownOutcome
 
 pytestmark = [
     pytest.mark.slow,

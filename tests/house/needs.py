@@ -1,6 +1,6 @@
 """A pytest plugin: tests that need a tool wait until it is installed, or are skipped by its name.
 
-`@pytest.mark.needs("kafkajs", "kafka")` names tools of load/tools. The run's plan (load/tools/plan.py) says which of
+`@pytest.mark.needs("kafkajs", "kafka")` names tools of tests/tools. The run's plan (tests/tools/plan.py) says which of
 them it has; pytest by itself, without `make test`, decides when it starts, and installs nothing. Invariant: no test
 looks for a tool while tests are collected, so each process of a run collects the same tests.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import why_missing, write_plan
-from load.tools.plan import VARIABLE, ToolPlan
+from tests.tools import why_missing, write_plan
+from tests.tools.plan import VARIABLE, ToolPlan
 
 _own_folder: list[Path] = []
 

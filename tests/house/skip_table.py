@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import every_tool
-from load.tools.plan import ToolPlan
-from load.tools.tool import Tool
 from tests.ipv6 import has_ipv6, has_namespaces
+from tests.tools import every_tool
+from tests.tools.plan import ToolPlan
+from tests.tools.tool import Tool
 
 PYENV = Path.home() / ".pyenv" / "versions"
 

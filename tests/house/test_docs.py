@@ -15,8 +15,8 @@ from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
 from headrace.protocol.api_versions import APIS
 from headrace.scan.docs import with_options
-from load.tools.installing import KAFKA_VERSION
 from tests.spark import versions
+from tests.tools.installing import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"^    .*$|`[^`\n]*`", re.MULTILINE)

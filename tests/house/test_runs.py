@@ -9,12 +9,12 @@ import textwrap
 import threading
 from pathlib import Path
 
-from load.tools.plan import VARIABLE, ToolPlan
 from tests.house import compiling, limits
 from tests.house.failures import LINES_KEPT, last_lines
 from tests.house.process_cpu import ProcessTree
 from tests.house.progress import Progress
 from tests.house.units import mixed, unit_of
+from tests.tools.plan import VARIABLE, ToolPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,10 +17,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-from load.tools.deploy import DEPLOY_TOOLS
-from load.tools.plan import ToolPlan
 from tests.house.expected import file_of, seconds_of_test
 from tests.house.needs import tools_of
+from tests.tools.deploy import DEPLOY_TOOLS
+from tests.tools.plan import ToolPlan
 
 SHARED_FOLDERS = (
     "tests/compat/apps/", "tests/compat/", "tests/cli/console/", "tests/cli/running/", "tests/spark/", "tests/deploy/",

@@ -1,8 +1,8 @@
 """The programs that `make kubernetes` needs: where they are, and how they get there.
 
 Place: __main__.py refuses to start without them; `python -m tests.kubernetes.programs` (make kubernetes-tools) builds.
-Invariant: versions and contents are pinned by go.mod and go.sum of load/tools/kubernetes, load/tools/etcd and
-load/tools/helm. All is installed below TOOLS.
+Invariant: versions and contents are pinned by go.mod and go.sum of tests/tools/kubernetes, tests/tools/etcd and
+tests/tools/helm. All is installed below TOOLS.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from load.tools.installing import TOOLS
+from tests.tools.installing import TOOLS
 
 BIN = TOOLS / "bin"
-MODULES = Path(__file__).parents[2] / "load" / "tools"
+MODULES = Path(__file__).parents[1] / "tools"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl")
 SYSTEM = {
     "ip": "apt-get install iproute2",

@@ -8,14 +8,14 @@ from collections import Counter
 import pytest
 
 from headrace.protocol.api_versions import APIS
-from load.acl_cases import WITHOUT_GRANTS, cases
+from tests.acl_matrix.cases import WITHOUT_GRANTS, cases
 
 ROWS = cases(uuid.UUID(int=7))
 
 
 @pytest.mark.requirement("C13.2")
 def test_each_api_has_a_row() -> None:
-    """An API that is served from now on needs a row in load/acl_cases.py, or a place in WITHOUT_GRANTS."""
+    """An API that is served from now on needs a row in tests/acl_matrix/cases.py, or a place in WITHOUT_GRANTS."""
     assert {int(case.api_key) for case in ROWS} == APIS.keys() - WITHOUT_GRANTS
     assert APIS.keys() >= WITHOUT_GRANTS
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from load.alternating_clients import SETTINGS, run
 from load.dev_server import DevServer
+from tests.growth.alternating_clients import SETTINGS, run
 
 TIMES = 2
 

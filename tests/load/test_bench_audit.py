@@ -8,8 +8,8 @@ import pytest
 
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
-from load import bench_audit
-from load.bench_commit import opened
+from load.benchmarks import audit as bench_audit
+from load.benchmarks.commit import opened
 
 SHARE = 0.004
 PROMISE_BYTES = 2 << 30

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.records.compression import Codec
-from load.bench_compaction import CompactionBench
+from load.benchmarks.compaction import CompactionBench
 
 
 @pytest.mark.requirement("W10")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from headrace.compactor.cleaning.planner import PARTITIONS_PER_LOOK
-from load import bench_upkeep
+from load.benchmarks import upkeep as bench_upkeep
+from load.harness import BenchmarkRun
 
 
 @pytest.mark.slow
@@ -18,7 +20,7 @@ async def test_planners_questions_are_asked_in_pieces(
     partitions = PARTITIONS_PER_LOOK + 1
     monkeypatch.setattr(bench_upkeep, "TOPIC_PARTITIONS", partitions)
     monkeypatch.setattr(bench_upkeep, "SEGMENTS", (10,))
-    await bench_upkeep.run(tmp_path, [partitions])
+    await bench_upkeep.measure(BenchmarkRun(Namespace(), tmp_path), [partitions])
     shown = capsys.readouterr().out
     pieces = dict(re.findall(r"^  (\w+).* (\d+) pieces", shown, re.MULTILINE))
     assert pieces == {"describe_cleaning": "2", "flushed_files": "2", "parts_in_files": "2", "files_of_parts": "1"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from load.bench_ceiling import RECORDS, Measured, arguments, measure, measure_shards
+from load.benchmarks.ceiling import BENCHMARK, Measured, measure, measure_shards
+from load.harness import BenchmarkRun, parsed
+from load.workloads.committing import RECORDS
 from tests.metastore.sessions import rows, session
 
 TINY = ["--seconds", "0.001", "--agents", "2", "--partitions", "12", "--extents", "1", "5", "--batches", "1", "3"]
@@ -17,7 +21,7 @@ CARRIED = {1024: "1 KiB batches", 262_144: "262,144 bytes"}
 
 @pytest.mark.requirement("W16")
 async def test_the_ceiling_is_measured(metastore_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = await measure(metastore_url, arguments(TINY))
+    found = await measure(BenchmarkRun(parsed(BENCHMARK, TINY), Path()), metastore_url)
     shapes, reads = found[:8], found[8:]
     assert [shape.name.split() for shape in shapes[:4]] == [
         [extents, "x", batches, "plain"] for extents in "15" for batches in "13"
@@ -51,7 +55,7 @@ def assert_the_most_is_shown(shown: str, shapes: list[Measured]) -> None:
 
 async def test_agents_that_keep_to_their_shards(metastore_url: str) -> None:
     """Half of the shards each: an agent's files name no partition of the other's."""
-    one, five = await measure_shards(metastore_url, arguments(TINY))
+    one, five = await measure_shards(metastore_url, parsed(BENCHMARK, TINY))
     async with session(metastore_url) as raw:
         shared = await rows(raw, "SELECT partition_key FROM producer_state WHERE next_sequence > %s", RECORDS)
         both = await rows(

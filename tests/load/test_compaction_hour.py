@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from headrace.compactor.policy import PolicyLimits
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.compaction_hour import arrivals, lines, run
-from load.compaction_simulation import PLAN_SECONDS, simulate
-from load.simulated_cluster import FlushShape
+from load.benchmarks.compaction_hour import arrivals, count_hour, tell
+from load.benchmarks.compaction_simulation import PLAN_SECONDS, simulate
+from load.harness import BenchmarkRun
+from load.workloads.simulated_cluster import FlushShape
 
 SHAPE, SECONDS, PER_SECOND = FlushShape(partitions=4, records=2), 900, 0.2
 FLUSHES = 180
@@ -32,10 +35,10 @@ def second_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> It
 
 @pytest.mark.requirement("W10")
 async def test_a_quarter_of_an_hour_with_and_without(metastore_url: str, second_url: str) -> None:
-    without = await run(metastore_url, SHAPE, SECONDS, PER_SECOND, compacting=False)
-    merged = await run(second_url, SHAPE, SECONDS, PER_SECOND, compacting=True)
+    without = await count_hour(metastore_url, SHAPE, SECONDS, PER_SECOND, compacting=False)
+    merged = await count_hour(second_url, SHAPE, SECONDS, PER_SECOND, compacting=True)
     told = simulate(arrivals(without, SHAPE, SECONDS, PER_SECOND), PolicyLimits())
-    print("\n".join(lines(without, merged, told)))
+    tell(BenchmarkRun(Namespace(), Path()), without, merged, told)
 
     assert without.flushed_bytes == merged.flushed_bytes
     assert (without.left.extents, without.left.files, without.puts, without.gets) == (4 * FLUSHES, FLUSHES, FLUSHES, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headrace.cli.bench.rows import pick
 from headrace.cli.bench.target_spec import parse_target
-from load.compare_on_s3 import commands
+from load.benchmarks.compare_on_s3 import commands
 
 
 def _after(arguments: list[str], flag: str) -> list[str]:

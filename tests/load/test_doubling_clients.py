@@ -8,8 +8,8 @@ import pytest
 
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
 from load.dev_server import DevServer
-from load.doubling_clients import BOUNDARY_QUIET_MS, SETTINGS, DoublingOutcome, run
-from load.doubling_readers import compile_java
+from tests.growth.doubling_clients import BOUNDARY_QUIET_MS, SETTINGS, DoublingOutcome, run
+from tests.growth.doubling_readers import compile_java
 
 SECONDS = 30.0
 

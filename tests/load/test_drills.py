@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from load import operator_week
-from load.drills.__main__ import main
-from load.drills.clients import PARTITIONS, DrillClients
-from load.drills.operator import Findings, moved, warnings, worse
-from load.drills.scripts import DRILLS
-from load.drills.states import STATES
-from load.flood.scripts import FLOODS
+from tests.drills import operator_week
+from tests.drills.__main__ import main
+from tests.drills.clients import PARTITIONS, DrillClients
+from tests.drills.operator import Findings, moved, warnings, worse
+from tests.drills.scripts import DRILLS
+from tests.drills.states import STATES
+from tests.flood.scripts import FLOODS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOUND: Findings = {("postgres", "connect"): ("ok", "0.3 ms"), ("host", "cores"): ("warn", "2 cores")}

@@ -7,10 +7,10 @@ import struct
 import pytest
 
 from headrace.protocol.api_versions import APIS
-from load.fuzz.__main__ import SETTINGS, fuzz
-from load.fuzz.frames import ATTACKS, RequestSource
-from load.fuzz.senders import WELL_FORMED
-from load.hostile.attacked_agent import AttackedAgent
+from tests.fuzz.__main__ import SETTINGS, fuzz
+from tests.fuzz.frames import ATTACKS, RequestSource
+from tests.fuzz.senders import WELL_FORMED
+from tests.hostile.attacked_agent import AttackedAgent
 
 pytestmark = pytest.mark.requirement("X7")
 REQUESTS = 1_200

@@ -1,4 +1,4 @@
-"""The attacks of load/hostile: each is a program with a description, and its requests are what they claim to be."""
+"""The attacks of tests/hostile: each is a program with a description, and its requests are what they claim to be."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.protocol.typed import schema
 from headrace.storage.errors import HeadraceError, InvalidError
 from headrace.storage.records.check import check_batch
 from headrace.storage.records.check_records import check_records
-from load.hostile import attacks
-from load.hostile.__main__ import names
-from load.hostile.attacks import (
+from tests.hostile import attacks
+from tests.hostile.__main__ import names
+from tests.hostile.attacks import (
     false_batches,
     fetch_sessions,
     foreign_sessions,
@@ -32,9 +32,9 @@ from load.hostile.attacks import (
     share_sessions,
     unknown_users,
 )
-from load.hostile.attacks.this_machine import snapshot_bomb
-from load.hostile.attacks.unread_replies import fetch
-from load.hostile.grown_requests import grown_fields
+from tests.hostile.attacks.this_machine import snapshot_bomb
+from tests.hostile.attacks.unread_replies import fetch
+from tests.hostile.grown_requests import grown_fields
 
 pytestmark = pytest.mark.requirement("X7")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from load.dev_server import DevServer
-from load.hostile.two_agents import PARTITIONS, SETTINGS, ZoneLoad, arguments, print_bars, run
+from tests.hostile.two_agents import PARTITIONS, SETTINGS, ZoneLoad, arguments, print_bars, run
 
 TINY = ["--rounds", "1", "--seconds", "1", "--producers", "20", "--rate", "100"]
 

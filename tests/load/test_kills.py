@@ -11,15 +11,15 @@ import pytest
 
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
-from load.torture.checker import Read, check
-from load.torture.kills.counts import count_clients, refusals_in
-from load.torture.kills.kafka_servers import PORTS, lasting_ports
-from load.torture.kills.report import print_kills
-from load.torture.kills.run import HEADRACE, KAFKA, KillsOutcome, KillsPlan, run_with_kills
-from load.torture.kills.stored import WrittenRecord, stored_in
-from load.torture.kills.strikes import KILLED_S, NODES, PAUSED_S, REST_S, SESSION_MS, Strike, Striking, strikes
-from load.torture.writers import Report
 from tests.manual_clock import ManualClock
+from tests.torture.checker import Read, check
+from tests.torture.kills.counts import count_clients, refusals_in
+from tests.torture.kills.kafka_servers import PORTS, lasting_ports
+from tests.torture.kills.report import print_kills
+from tests.torture.kills.run import HEADRACE, KAFKA, KillsOutcome, KillsPlan, run_with_kills
+from tests.torture.kills.stored import WrittenRecord, stored_in
+from tests.torture.kills.strikes import KILLED_S, NODES, PAUSED_S, REST_S, SESSION_MS, Strike, Striking, strikes
+from tests.torture.writers import Report
 
 ONCE = WrittenRecord(Read(0, 0, "a/0/0"), 7, 0, 0)
 OTHER = WrittenRecord(Read(0, 1, "a/0/1"), 7, 0, 1)

@@ -1,10 +1,10 @@
-"""load/hostile/many_producers.py judges by the median round: one round that other work disturbed decides nothing."""
+"""tests/hostile/many_producers.py judges by the median round: one round that other work disturbed decides nothing."""
 
 from __future__ import annotations
 
 import pytest
 
-from load.hostile.many_producers import MODES, Result, print_bars
+from tests.hostile.many_producers import MODES, Result, print_bars
 
 
 def _rounds(*cpu_us: tuple[float, float]) -> list[Result]:

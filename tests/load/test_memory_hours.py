@@ -1,8 +1,8 @@
-"""The judge of load.memory_hours: what counts as flat, and its samples of a process."""
+"""The judge of load.workloads.memory_hours: what counts as flat, and its samples of a process."""
 
 from __future__ import annotations
 
-from load.memory_hours.verdict import after_merges, judge
+from load.workloads.memory_hours.verdict import after_merges, judge
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
-from load.purge_duplicates import GRACE_S, SETTLE_S, readable_records, run
-from load.simulated_cluster import FlushShape, SimulatedCluster
+from load.benchmarks.purge_duplicates import GRACE_S, SETTLE_S, purge, readable_records
+from load.workloads.simulated_cluster import FlushShape, SimulatedCluster
 
 FLUSHES, PARTITIONS, RESENT = 40, 4, 3
 
@@ -16,7 +16,7 @@ async def test_dead_bytes_are_purged_to_zero(metastore_url: str) -> None:
     shape = FlushShape(partitions=PARTITIONS, records=3, resent=RESENT)
     cluster = await SimulatedCluster.open(metastore_url, shape, seconds=FLUSHES + SETTLE_S + GRACE_S)
     try:
-        (_, flushed), (_, merged), (_, deleted) = await run(cluster, FLUSHES)
+        (_, flushed), (_, merged), (_, deleted) = await purge(cluster, FLUSHES)
         records = await readable_records(cluster)
     finally:
         await cluster.close()

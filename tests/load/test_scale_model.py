@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.cost.data import measured
-from load.scale_model import LIMITS, PAGE, STEPS_GB_S, first_limit, page, step
+from load.benchmarks.scale_model import LIMITS, PAGE, STEPS_GB_S, first_limit, page, step
 
 CONSTANTS = measured()
 
 
 def test_the_page_shows_the_model_of_now() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "python -m load.scale_model --page"
+    assert page(text) == text, "python -m load scale_model --page"
 
 
 def test_each_part_is_fuller_the_more_is_written() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from load import bench_segment_history
-from load.bench_commit import opened
+from load.benchmarks import segment_history as bench_segment_history
+from load.benchmarks.commit import opened
 
 
 @pytest.mark.requirement("R7")

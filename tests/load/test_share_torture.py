@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from load.share_torture.members import Got, Heard
+from tests.share_torture.members import Got, Heard
 
 
 def hear(*lines: tuple[str, str]) -> Heard:

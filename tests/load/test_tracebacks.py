@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from load.torture.tracebacks import find_tracebacks
+from tests.torture.tracebacks import find_tracebacks
 
 QUIET = "2026-11-26 15:00:01 WARNING headrace.agent.fetch.index.feed: feed poll failed: error=down\n"
 TRACEBACK = """Traceback (most recent call last):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from load.torture.checker import Name, Read
-from load.transactional_copy.copiers import COPIER_FAULTS, CopierReport, copier_schedule
-from load.transactional_copy.verdict import CopyEvidence, CopyTransaction, KnownOutcome, check_copy
+from tests.torture.checker import Name, Read
+from tests.transactional_copy.copiers import COPIER_FAULTS, CopierReport, copier_schedule
+from tests.transactional_copy.verdict import CopyEvidence, CopyTransaction, KnownOutcome, check_copy
 
 
 def copies(tag: str, partition: int, *numbers: int) -> frozenset[Name]:

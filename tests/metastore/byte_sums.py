@@ -29,13 +29,16 @@ SELECT p.partition_key, p.extents_from, p.log_start_offset
   FROM partitions p
  WHERE p.extents_from > p.log_start_offset
     OR EXISTS (SELECT FROM extents e WHERE e.partition_key = p.partition_key AND e.last_offset < p.extents_from)
-    OR EXISTS (SELECT FROM time_blocks b WHERE b.partition_key = p.partition_key AND b.last_offset < p.extents_from)
+    OR EXISTS (SELECT FROM time_blocks b WHERE b.partition_key = p.partition_key AND b.last_offset < p.extents_from
+                  AND NOT EXISTS (SELECT FROM removed_extents r WHERE r.partition_key = p.partition_key))
+    OR EXISTS (SELECT FROM removed_extents r
+                WHERE r.partition_key = p.partition_key AND r.last_offset >= p.extents_from)
 """
 
 NAMED = """
 SELECT e.partition_key, e.last_offset, e.file_id, f.state
   FROM extents e LEFT JOIN segment_files f USING (file_id)
- WHERE f.state IS DISTINCT FROM 0
+ WHERE f.state IS DISTINCT FROM 0 AND get_byte(uuid_send(e.file_id), 6) >= 16
 """
 
 

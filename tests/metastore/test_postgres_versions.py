@@ -24,10 +24,10 @@ from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.tools.postgres import BUILDS, find_postgres
 from tests.house.needs import require
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
 from tests.pgbouncer import SERVER_CONNECTIONS
+from tests.tools.postgres import BUILDS, find_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = [

@@ -21,10 +21,10 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.password import KEPT_SECONDS, PasswordCommand, url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
-from load.tools.postgres import find_postgres
 from tests.agent.access.certificates import Authority
 from tests.cli.doctor.world import ShiftedClock, lines
 from tests.manual_clock import ManualClock
+from tests.tools.postgres import find_postgres
 
 ONE = Settings(metastore_pool_size=1)
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "postgres" / "agent-role.sql"

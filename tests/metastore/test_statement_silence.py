@@ -1,6 +1,6 @@
 """A connection that stays open and says nothing more: the call ends, its outcome unknown, and the next one settles it.
 
-Fault model: load/torture/proxy.py's half_open, between us and a real Postgres.
+Fault model: tests/torture/proxy.py's half_open, between us and a real Postgres.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.metastore.postgres import statement
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
-from load.torture.proxy import FaultProxy
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
+from tests.torture.proxy import FaultProxy
 
 
 @pytest.fixture

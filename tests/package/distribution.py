@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from load.tools.installing import TOOLS
+from tests.tools.installing import TOOLS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600

@@ -57,7 +57,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "CLUSTER.md": {"headrace shell --controllers": "reads lines from a terminal: tests/cli"},
     "COMPACTION.md": {"": "needs Spark: tests/spark"},
     "CONSOLE.md": {"headrace console -b kafka": "needs certificates: tests/cli/console"},
-    "DRILLS.md": {"": "a drill takes a minute: tests/load/test_drills.py and `python -m load.operator_week`"},
+    "DRILLS.md": {"": "a drill takes a minute: tests/load/test_drills.py and `python -m tests.drills.operator_week`"},
     "KUBERNETES.md": {
         "kubectl": "needs a control plane: make kubernetes",
         "helm": "needs a control plane: make kubernetes",
@@ -66,8 +66,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "docker compose": "needs a container tool: tests/deploy loads the file",
     },
     "PARTITIONS.md": {
-        "headrace topics alter orders --double --p": "records move for minutes: load/growth",
-        "headrace topics alter orders --halve": "records move for minutes: load/growth",
+        "headrace topics alter orders --double --p": "records move for minutes: tests/growth",
+        "headrace topics alter orders --halve": "records move for minutes: tests/growth",
     },
     "POSTGRES.md": {
         "headrace postgres setup": "needs an administrator of a server: tests/cli/postgres/test_setup.py",

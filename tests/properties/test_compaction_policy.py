@@ -1,7 +1,7 @@
 """Any arrivals, any deaths: compaction writes a bounded number of times, comes to an end, and leaves few files.
 
-The policy runs on load/compaction_simulation.py's arithmetic, which cuts a job's output as merge.py does: large
-files, and the rest in a last one. Limits are drawn small, so that a hundred flushes climb all the way.
+The policy runs on load/benchmarks/compaction_simulation.py's arithmetic, which cuts a job's output as merge.py does:
+large files, and the rest in a last one. Limits are drawn small, so that a hundred flushes climb all the way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, write_bound
-from load.compaction_simulation import Simulation, file_sizes
+from load.benchmarks.compaction_simulation import Simulation, file_sizes
 
 MAX_AGE_MS = 600_000
 ALL_OLD_S = 6 * MAX_AGE_MS / 1000

@@ -29,8 +29,8 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
 from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.segment.writer import SegmentWriter
-from load import bench_ceiling
-from load.bench_ceiling import CommittingAgent
+from load.benchmarks import ceiling as bench_ceiling
+from load.workloads.committing import CommittingAgent
 from tests.agent.fetch import test_zones
 from tests.agent.fetch.zone_cache import test_hostile
 from tests.agent.produce import test_flush_budget, test_flush_policy, test_pipeline, test_upload

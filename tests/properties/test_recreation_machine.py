@@ -22,8 +22,9 @@ BUGS = {
     "the oldest topic of the name counts": (GOES_ON, "ORDER BY d.key DESC", "ORDER BY d.key"),
     "the purge removes the producers": (
         "purge_deleted_partitions",
-        "    PERFORM begin_partition_delete(v_key);",
-        "    DELETE FROM producer_state WHERE partition_key = v_key;\n    PERFORM begin_partition_delete(v_key);",
+        "    v_most := empty_partition(v_key, v_kept, p_limit);",
+        "    DELETE FROM producer_state WHERE partition_key = v_key;\n"
+        "    v_most := empty_partition(v_key, v_kept, p_limit);",
     ),
 }
 """What is wrong -> (function, right text, wrong text)."""

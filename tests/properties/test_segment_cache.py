@@ -179,7 +179,7 @@ class Story:
     def move(self) -> None:
         """This agent begins to ask for a log start, the primary moves it or not, or the answer arrives."""
         if len(self.moving) < 2:
-            on_moved = partial(self.index.move_log_start, self.index.history_mark)
+            on_moved = partial(self.index.move_log_start, self.index.before_move())
             self.moving.append((self.rng.choice(list(self.primary.extents)), on_moved, None))
             return
         key, on_moved, start = self.moving.pop(self.rng.randrange(2))

@@ -1,6 +1,6 @@
 """Spark's own Kafka source through an agent, and the examples of both sources, one with a killed JVM.
 
-Needs the jars of Spark's Kafka source, which `python -m load.tools` fetches with Maven.
+Needs the jars of Spark's Kafka source, which `python -m tests.tools` fetches with Maven.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from confluent_kafka import Producer
 from pyarrow import parquet
 
 from load.dev_server import DevServer
-from load.tools import SPARK_KAFKA_JARS
 from tests.compat.apps.counting import all_records
 from tests.examples import EXAMPLES
+from tests.tools import SPARK_KAFKA_JARS
 
 pytestmark = [
     pytest.mark.needs("spark-kafka"),
@@ -69,7 +69,7 @@ def test_both_sources_read_the_same_rows(tmp_path: Path) -> None:
         _fill(server)
         options = json.dumps({"metastore.url": server.metastore_url, "bucket": server.bucket})
         output = subprocess.run(
-            [sys.executable, "-m", "load.spark_sources", options, server.bootstrap, "orders", "1", _jars()],
+            [sys.executable, "-m", "load.workloads.spark_sources", options, server.bootstrap, "orders", "1", _jars()],
             env=ENVIRONMENT,
             capture_output=True, text=True, timeout=380, check=False,
         )  # fmt: skip

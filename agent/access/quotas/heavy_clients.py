@@ -1,4 +1,4 @@
-"""Which clients use most, with a bounded memory, also if clients invent names. Pure: times come in.
+"""Find which clients use most, with a bounded memory, also if clients invent names. Pure: times come in.
 
     pair        a user and a client id: what quotas are set for
     named       a pair with separate counts

@@ -3,7 +3,7 @@
 Place: controller.py has the table of all steps and calls `run` in each round while the process is the active
 controller, `stand_by` in each round while it is not.
 Invariant: a step judges by the image alone, and acts under a controller epoch that the metastore checks. What it did is
-in the log, so the controller that takes over goes on by judging again. A step that fails is left out for a while
+in the log, so the controller that takes over continues by judging again. A step that fails is left out for a while
 (storage/supervision.py) and holds up no other; FencedError ends the round.
 """
 

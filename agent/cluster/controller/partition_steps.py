@@ -3,7 +3,7 @@
 Place: rows of controller.py's table. The rules are metastore/partitions/ (changes.py, splitting.py, merging.py);
 requests begin what is done here (agent/topics), retention and DeleteRecords empty the marked partitions.
 Invariant: each action is planned from the newest image or from what the store says, is one transaction and is carried
-out at the image's offset; a controller that takes over at any point goes on by looking again. The store checks what
+out at the image's offset; a controller that takes over at any point continues by looking again. The store checks what
 order depends on once more: that a partition is empty, that no moved key has come, that groups have committed a child's
 end, that times have passed. If no controller is there, pauses of halvings end by themselves.
 """

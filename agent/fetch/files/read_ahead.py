@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 READER_BYTES = 32 * MIB
 """Two of the largest responses with historical data (deliver.py): one is loaded while the other one is read."""
 LEAST_BYTES = MIB // 2
-"""With a smaller share of READER_BYTES a partition is not read ahead: its ranges would be as small as its fetches."""
+"""A partition with a smaller share of READER_BYTES is not read ahead: its ranges would be as small as its fetches."""
 EXTENTS_MAX = 64
 """Extents ahead of one fetch, but at least LEAST_EXTENTS of a partition. In a log of many small files each costs a GET,
 which is for nothing if the reader stops.

@@ -4,9 +4,10 @@ Place: the first source of a fetch (locate.py); filled by feed.py, completed by 
 Invariant: a partition's extents here have no gap in offsets and end where the feed is, or where this agent's commits
 are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
 wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
-of the metastore, and because a primary's answer is ignored if something was removed after it was requested, or if its
-commit shard was not followed yet (`generation`). A log start that this agent moved, or that the primary answered,
-counts as long as the history is the same (`history_mark`), also if something was removed meanwhile.
+of the metastore (before a log start moves back, a row of the feed drops the partition), and because a primary's answer
+is ignored if something was removed after it was requested, or if its commit shard was not followed yet (`generation`).
+A log start that this agent moved, or that the primary answered, counts as long as the history is the same and the
+partition was not dropped (`before_move`), also if something else was removed meanwhile.
 The index holds something only of commit shards that it follows, those in `heads`. It begins to follow one from the head
 that the newest page had: an answer that is asked for afterwards is at least as new, so nothing is missed in between.
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 
+from headrace.agent.fetch.index.dropped import DroppedPartitions, LogStartMark
+from headrace.agent.fetch.index.file_ends import FileEnds
 from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.agent.fetch.index.tail import Tail
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, is_seamless, up_to
@@ -38,9 +41,6 @@ LOOK_AGAIN = 1 << 62
 EXTENTS_MAX = 65_536
 """Extents over all partitions; about 20 MB. The oldest arrival is removed first."""
 
-FILES_MAX = 8_192
-"""Number of files with a known live end."""
-
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
@@ -56,8 +56,7 @@ class TailIndex:
         self.wanted: Callable[[int], Collection[int]] | None = None
         """Which of so many commit shards are followed when the index begins with a page; None: all, always."""
         self.history_mark = 0
-        """Counts the histories, within which log starts only grow. Read it before the primary is asked, and pass it to
-        `move_log_start`."""
+        """Counts the histories, within which log starts of partitions that are not dropped only grow."""
         self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
         """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self.history = SegmentCache()
@@ -79,7 +78,8 @@ class TailIndex:
         self._tails: dict[int, Tail] = {}
         self._arrivals: deque[Extent] = deque()
         """The cached extents, oldest first, and those that something else has removed since they arrived."""
-        self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
+        self._file_ends = FileEnds()
+        self._dropped = DroppedPartitions()
 
     @property
     def held_extents(self) -> int:
@@ -132,7 +132,7 @@ class TailIndex:
 
     def live_end(self, file_id: uuid.UUID) -> int:
         """The end of the last live byte of this file that the feed mentioned; 0 if none."""
-        return self._file_ends.get(file_id, 0)
+        return self._file_ends.end_of(file_id)
 
     def observe(self, answer: PartitionExtents, generation: int) -> bool:
         """Take over watermark and log start from the primary, unless something was removed since `generation`, or the
@@ -158,9 +158,16 @@ class TailIndex:
         shard = commit_shard(key, self.shards)
         return shard in self.heads and max(self._removed_at, self._begun_at.get(shard, 0)) <= generation
 
-    def move_log_start(self, history_mark: int, key: int, log_start_offset: int) -> None:
-        """Take over a log start that this agent moved, or the primary answered, unless another history has begun."""
-        if history_mark == self.history_mark and log_start_offset and commit_shard(key, self.shards) in self.heads:
+    def before_move(self) -> LogStartMark:
+        """Return the mark for `move_log_start`: read it before the primary is asked."""
+        return LogStartMark(self.history_mark, self.generation)
+
+    def move_log_start(self, mark: LogStartMark, key: int, log_start_offset: int) -> None:
+        """Take over a log start that this agent moved, or the primary answered, unless another history has begun or the
+        feed has dropped the partition.
+        """
+        is_of_now = mark.history == self.history_mark and not self._dropped.was_dropped(key, mark)
+        if is_of_now and log_start_offset and commit_shard(key, self.shards) in self.heads:
             self._move_log_start(self._tails.setdefault(key, Tail()), log_start_offset)
 
     def apply(self, page: FeedPage) -> dict[int, int]:
@@ -327,6 +334,7 @@ class TailIndex:
                 self._drop_through(extent.partition_key, extent.last_offset)
         else:
             self._forget_keys(row.deleted_keys, heard)
+            self._dropped.note(row.deleted_keys, self.generation)
 
     def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
         """Note which transactions are open after the row, in the partitions that it appended to."""
@@ -372,12 +380,7 @@ class TailIndex:
         self._arrivals.append(extent)
         while len(self._arrivals) > self._extents_max:
             self._evict(self._arrivals.popleft())
-        if (file_id := extent.file_id) is None:
-            return
-        end = extent.position + extent.length
-        self._file_ends[file_id] = max(end, self._file_ends.get(file_id, 0))
-        if len(self._file_ends) > FILES_MAX:
-            self._file_ends.popitem(last=False)
+        self._file_ends.note(extent)
 
     def _evict(self, oldest: Extent) -> None:
         """Remove an arrival, if nothing else has: its partition may have newer extents by now, which stay."""

@@ -5,7 +5,7 @@ Invariant: what is said to be acquired is covered by the batches that are sent, 
 acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
 transaction is sent to a group that reads committed ones. Offsets without a record (holes.py) are done without the
 client, also those that follow what was acquired. Records that the bucket has damaged are done, with an error, as
-Kafka's client rejects a corrupt batch: the group goes on behind them. Whole batches are sent: they may have other
+Kafka's client rejects a corrupt batch: the group continues behind them. Whole batches are sent: they may have other
 members' records, which the client skips.
 """
 

@@ -1,4 +1,4 @@
-"""By which connection each member of a share group asked for a partition last.
+"""Remember by which connection each member of a share group asked for a partition last.
 
 Place: under owner.py. What a member acquired by a connection is free when that ends, or its session.
 Invariant: a member has one connection for a partition, the last one. Each counts for the address of the client

@@ -34,7 +34,8 @@ AGAIN_SECONDS = 0.2
 """After a write that failed or has an unknown outcome."""
 EARLIEST = "earliest"
 NO_ROOM = ErrorCode.kafka_storage_error
-"""Of a partition that cannot begin: clients ask again. Java's share consumer does not expect POLICY_VIOLATION there."""
+"""The answer of a partition that cannot begin: clients ask again. Java's share consumer does not expect
+POLICY_VIOLATION there."""
 
 
 class GroupPartitions:

@@ -27,7 +27,7 @@ from headrace.storage.errors import CorruptError, InvalidError
 OPEN_VERSION = 0
 NEWEST_ENVELOPE = 2
 PROVEN = 2
-"""From this version on the first envelope opens the link."""
+"""The version from which on the first envelope opens the link."""
 NONCE_BYTES = 16
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 

@@ -1,5 +1,5 @@
 -- Remove a marked partition that is empty: metastore.api.topics.RemovalOutcome; NULL for a stale controller epoch.
--- First up to p_limit producer states, group offsets, share partitions and time blocks in one call; the partition itself goes with the
+-- First up to p_limit producer states, group offsets, share partitions, time blocks and removed extents in one call; the partition itself goes with the
 -- call that finds fewer, so nothing of it is left for the index's next partition. Its head is remembered.
 -- Locks: controller (shared), metadata_head, the partition's row, its group offsets and share partitions by group, its
 -- commit shard.
@@ -58,6 +58,12 @@ BEGIN
      WHERE partition_key = v_key
        AND (level, last_offset) IN (SELECT level, last_offset FROM time_blocks WHERE partition_key = v_key
                                      ORDER BY level, last_offset LIMIT p_limit);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_most := greatest(v_most, v_rows);
+    DELETE FROM removed_extents
+     WHERE partition_key = v_key
+       AND last_offset IN (SELECT last_offset FROM removed_extents WHERE partition_key = v_key
+                            ORDER BY last_offset LIMIT p_limit);
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     IF greatest(v_most, v_rows) >= p_limit THEN
         RETURN removal_unfinished();

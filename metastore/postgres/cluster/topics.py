@@ -9,9 +9,16 @@ record carries are known before it is sent, as the expected head is fixed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, PartitionState, RemovalOutcome
+from headrace.metastore.api.topics import (
+    NONE_KEPT,
+    CountChange,
+    NewTopic,
+    PartitionGrowth,
+    PartitionState,
+    RemovalOutcome,
+)
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.life.numbers import epoch_floor, life_of_offset
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, RemoveTopicRecord, TopicRecord
@@ -57,13 +64,17 @@ class PostgresTopics:
         )
         return bool(created)
 
-    async def delete_topics(self, expected_head: int, topic_ids: Sequence[uuid.UUID]) -> bool:
+    async def delete_topics(
+        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
+    ) -> bool:
         """False when the head is not `expected_head`; InvalidError when a topic is not there."""
         (deleted,) = await _DELETE_TOPICS.row(
             self.pool,
             expected_head=expected_head,
             topic_ids=list(topic_ids),
             records=[encode_record(RemoveTopicRecord(topic_id=topic_id)) for topic_id in topic_ids],
+            kept_topics=[topic_id for topic_id, records in kept.items() for _ in records],
+            kept_records=[record for records in kept.values() for record in records],
         )
         return bool(deleted)
 

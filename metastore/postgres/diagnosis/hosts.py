@@ -41,7 +41,7 @@ class HostState(NamedTuple):
     error: str = ""
     is_standby: bool = False
     reads_only: str = ""
-    """Where default_transaction_read_only=on was set, in the words of pg_settings.source; empty: nowhere."""
+    """The place where default_transaction_read_only=on was set, in the words of pg_settings.source; empty: nowhere."""
     wal_bytes: int = 0
     """Its position in the WAL: as written by a primary, as replayed by a standby."""
     receives: bool = False
@@ -53,7 +53,7 @@ class HostState(NamedTuple):
 
 
 class ServerPlace(NamedTuple):
-    """Where a server is reached by TCP."""
+    """The place at which a server is reached by TCP."""
 
     text: str
     host: str

@@ -48,7 +48,7 @@ async def _pid(connection: Connection) -> int:
 
 
 async def _why_no_transaction(connection: Connection) -> str | None:
-    """None if a transaction was begun."""
+    """Return why no transaction was begun; None if one was."""
     try:
         await connection.execute(b"BEGIN", prepare=False)
         await connection.execute(_PID, prepare=False)

@@ -14,6 +14,7 @@ _OVERDUE_SLOTS = Statement("overdue_slots", writes=False)
 _EXPIRE_PRODUCER_STATE = Statement("expire_producer_state", writes=True)
 _MERGE_PRODUCER_ID_BLOCKS = Statement("merge_producer_id_blocks", writes=True)
 _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
+_PRUNE_REMOVED_EXTENTS = Statement("prune_removed_extents", writes=True)
 _EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
 _PRUNE_JOBS = Statement("prune_jobs", writes=True)
 _CLIENT_ROWS = Statement("client_rows", writes=False)
@@ -48,6 +49,11 @@ class PostgresHousekeeping:
         """Remove up to `limit` rows of each kind that one deleted partition left; 0 when there is nothing to do."""
         (removed,) = await _PURGE_DELETED_PARTITIONS.row(self.pool, limit=limit)
         return int(removed)
+
+    async def prune_removed_extents(self, limit: int) -> int:
+        """Forget up to `limit` extents that can no longer be restored; how many."""
+        (pruned,) = await _PRUNE_REMOVED_EXTENTS.row(self.pool, limit=limit)
+        return int(pruned)
 
     async def expire_group_offsets(self, limit: int) -> int:
         """Forget what was unused for the cluster's offsets.retention.minutes; how many offsets and groups were

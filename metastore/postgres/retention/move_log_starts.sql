@@ -1,6 +1,8 @@
 -- Move log starts forward and remove up to p_limit extents below them: retention and DeleteRecords.
 -- p_offsets[i]: the wanted log start of partition p_keys[i]; -1 is its high watermark. One beyond the high
 -- watermark, or below the log start, changes nothing. Each partition is named once.
+-- Those extents are kept in removed_extents, and their aborted transactions and time blocks where they are, so that the log
+-- start can be moved back (restore_records.sql) while the files are there; not if the cluster deletes files at once.
 -- Output: one row per partition, in order; NULLs for one that is gone. What has_more says is left below a
 -- log start is invisible to every reader; any later call continues with it.
 -- p_job, p_epoch: NULL. Retention of an older version gives its lease here; it is refused, because it decides by the
@@ -50,6 +52,9 @@ DECLARE
     v_seg_keys   bigint[];  -- by removed extent of a segment
     v_seg_ends   bigint[];
     v_seg_epochs int[];
+    v_keep       boolean := coalesce(cluster_interval('file.delete.delay.ms') > interval '0', true);
+    v_life       int := cluster_life();
+    v_now        timestamptz;
 BEGIN
     PERFORM FROM partitions WHERE partition_key = ANY (p_keys) ORDER BY partition_key FOR NO KEY UPDATE;
 
@@ -66,6 +71,7 @@ BEGIN
                                      WHEN wanted > h.high_watermark THEN p.log_start_offset
                                      ELSE greatest(wanted, p.log_start_offset) END AS start) AS s;
 
+    v_now := wall_time();
     WITH expired AS (
         SELECT e.row
           FROM unnest(v_keys, v_from, v_starts) AS t (key, first, start)
@@ -75,7 +81,13 @@ BEGIN
          LIMIT p_limit
     ), removed AS (
         DELETE FROM extents e USING expired x WHERE e.ctid = x.row  -- it stays there, we hold the partition's row
-        RETURNING e.partition_key, e.last_offset, e.file_id, e.length, e.segment_end, e.segment_epoch
+        RETURNING e.*
+    ), kept AS (
+        INSERT INTO removed_extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch,
+                                     max_timestamp, appended_at, removed_at, life)
+        SELECT partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp,
+               appended_at, v_now, v_life
+          FROM removed WHERE v_keep
     ), by_partition AS (
         SELECT partition_key, count(*) AS extents, sum(length) AS bytes, max(last_offset) AS last
           FROM removed GROUP BY partition_key
@@ -102,21 +114,11 @@ BEGIN
       FROM unnest(v_keys, v_from, v_starts) AS t (key, first, start)
       LEFT JOIN unnest(v_gone_keys, v_gone_bytes, v_gone_to) AS g (key, bytes, until) ON g.key = t.key
      WHERE p.partition_key = t.key AND t.first < t.start;
-    WITH expired AS MATERIALIZED (
-        SELECT b.row
-          FROM unnest(v_keys, v_from) AS t (key, first)
-          JOIN partitions p ON p.partition_key = key
-         CROSS JOIN (VALUES (0), (1), (2), (3)) AS l (level)
-         CROSS JOIN LATERAL (SELECT ctid AS row FROM time_blocks
-                              WHERE partition_key = key AND time_blocks.level = l.level
-                                AND last_offset >= first AND last_offset < p.extents_from OFFSET 0) AS b
-    )
-    DELETE FROM time_blocks b USING expired x WHERE b.ctid = x.row;
-
-    DELETE FROM aborted_transactions a
-     USING unnest(v_keys, v_from) AS t (key, first)
-      JOIN partitions p ON p.partition_key = key
-     WHERE a.partition_key = key AND a.last_offset >= first AND a.last_offset < p.extents_from;
+    -- what is needed to restore them goes with them (prune_removed_extents)
+    PERFORM forget_below(array_agg(t.key), array_agg(t.first), array_agg(p.extents_from - 1))
+       FROM unnest(v_keys, v_from) AS t (key, first)
+       JOIN partitions p ON p.partition_key = key
+      WHERE t.first < p.extents_from AND NOT EXISTS (SELECT FROM removed_extents WHERE partition_key = t.key);
 
     PERFORM announce_log_starts(v_keys, v_starts, v_moved);
     RETURN QUERY

@@ -67,7 +67,8 @@ BEGIN
     UPDATE segment_files f
        SET segments = f.segments - r.keys,
            state = CASE WHEN f.segments = r.keys AND file_is_unneeded(f, p_before) THEN file_deleting() ELSE f.state END,
-           dead_at = CASE WHEN f.segments = r.keys THEN coalesce(f.dead_at, wall_time()) ELSE f.dead_at END
+           dead_at = CASE WHEN f.segments = r.keys AND f.live_bytes = 0 THEN coalesce(f.dead_at, wall_time())
+                          ELSE f.dead_at END  -- restored extents have no keys
       FROM (SELECT file_id, count(*)::int AS keys FROM released GROUP BY file_id) AS r
      WHERE f.file_id = r.file_id;
     -- a file that others refer to, or that is gone already

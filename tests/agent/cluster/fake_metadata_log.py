@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
 from headrace.metastore.api.retention import OldestExtents, OldestQuery
 from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
-from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, RemovalOutcome
+from headrace.metastore.api.topics import NONE_KEPT, CountChange, NewTopic, PartitionGrowth, RemovalOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
@@ -143,7 +143,9 @@ class FakeMetadataLog:
         self._end("create_topics")
         return True
 
-    async def delete_topics(self, expected_head: int, topic_ids: Sequence[uuid.UUID]) -> bool:
+    async def delete_topics(
+        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
+    ) -> bool:
         await self._begin("delete_topics")
         if not self._compare(expected_head):
             return False

@@ -147,7 +147,7 @@ def test_the_primary_is_asked_where_a_rebuilt_log_has_a_gap() -> None:
 def test_deleted_records_are_gone_although_an_unrelated_shard_was_dropped_meanwhile() -> None:
     agent = Asked()
     agent.hear(FeedKind.COMMIT, extent(0, 99))
-    mark = agent.index.history_mark
+    mark = agent.index.before_move()
     agent.index.drop({OTHER_SHARD})
     agent.index.move_log_start(mark, KEY, 100)
     assert agent.reads(0) == []
@@ -155,7 +155,7 @@ def test_deleted_records_are_gone_although_an_unrelated_shard_was_dropped_meanwh
 
 def test_deleted_records_are_gone_although_an_older_answer_comes_later() -> None:
     agent = Asked()
-    mark, asked = agent.index.history_mark, agent.ask()
+    mark, asked = agent.index.before_move(), agent.ask()
     agent.index.move_log_start(mark, KEY, 100)
     agent.answer(asked, [extent(0, 49), extent(50, 99), extent(100, 149)])
     assert agent.reads(0) == agent.reads(50) == []
@@ -166,7 +166,7 @@ def test_deleted_records_of_a_shard_that_is_followed_later_are_not_read_from_the
     """The page has the partition's first records, and not yet what was deleted."""
     agent = Asked()
     agent.index.drop({SHARD})
-    agent.index.move_log_start(agent.index.history_mark, KEY, 100)
+    agent.index.move_log_start(agent.index.before_move(), KEY, 100)
     agent.index.follow({SHARD})
     agent.hear(FeedKind.COMMIT, extent(0, 99))
     assert agent.reads(0) == []
@@ -178,10 +178,27 @@ def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the
     """The primary says that the partition is gone, and the feed has just brought its first records."""
     agent = Asked()
     agent.answer(agent.ask(), [])
-    agent.index.move_log_start(agent.index.history_mark, KEY, 100)
+    agent.index.move_log_start(agent.index.before_move(), KEY, 100)
     agent.index.observe(PartitionExtents(KEY, False, -1, -1, []), agent.index.generation)
     agent.hear(FeedKind.COMMIT, extent(0, 99))
     assert agent.reads(0) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["answers in time", "answers from before"])
+def test_restored_records_are_read(is_late: bool) -> None:
+    """The log start moves back: the feed drops the partition, then says where it begins."""
+    agent = Asked()
+    agent.answer(agent.ask(), [extent(100, 149)], start=100)
+    mark, asked = agent.index.before_move(), agent.ask()
+    agent.hear(FeedKind.TOPIC_DELETED, deleted_keys=[KEY])
+    agent.hear(FeedKind.LOG_START, log_starts=[LogStartMove(KEY, 50)])
+    if is_late:
+        agent.index.move_log_start(mark, KEY, 100)
+        agent.answer(asked, [extent(100, 149)], start=100)
+    assert agent.reads(50) == []
+    agent.answer(agent.ask(), [extent(50, 99), extent(100, 149)], start=50)
+    assert agent.reads(50) == [(50, 99), (100, 149)]
+    assert agent.index.log_start_offset(KEY) == 50
 
 
 def test_a_partition_that_starts_over_keeps_nothing_of_the_other_history() -> None:

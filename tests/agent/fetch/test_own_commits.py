@@ -139,7 +139,7 @@ def test_stable_offsets_do_not_go_back_when_the_feed_catches_up() -> None:
 def test_a_moved_log_start_may_pass_what_is_ahead() -> None:
     index = with_one()
     index.take_own([extent(5, 6)])
-    index.move_log_start(index.history_mark, KEY, 7)
+    index.move_log_start(index.before_move(), KEY, 7)
 
     assert index.apply(page(commit(2, extent(5, 6)), commit(3, extent(7, 9)))) == {KEY: 100}
     seen = index.look(KEY, 7, 1_000)

@@ -23,8 +23,8 @@ from headrace.agent.topics.metadata.find_coordinator import TRANSACTION
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.typed import Schema
-from load.image_view import ImageView
-from load.long_requests import Counts, LongRequest, LongRequests, with_access
+from load.workloads.image_view import ImageView
+from load.workloads.long_requests import Counts, LongRequest, LongRequests, with_access
 from tests.agent.topics.test_long_metadata import Runs, agents, image, topic, view_of
 
 COUNTS = Counts(acls=1_000, quotas=600, groups=1_000, transactions=1_000, named=1_300)

@@ -30,7 +30,7 @@ from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.api.agents import LEADER_SPREAD, FeatureRange
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.protocol.request import Request, Response
-from load.image_view import ImageView
+from load.workloads.image_view import ImageView
 from tests.agent.client_calls import a_request, read_reply
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

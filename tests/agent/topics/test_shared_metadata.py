@@ -30,7 +30,7 @@ from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import Request, Response
-from load.image_view import ImageView
+from load.workloads.image_view import ImageView
 from tests.agent.client_calls import a_request
 from tests.agent.topics.test_long_metadata import Pause, a_creation, agents, image, topic, topics_of, view_of
 

@@ -19,7 +19,7 @@ from headrace.cli.bench.rows import JavaProduce
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.storage.errors import UnavailableError
-from load.tools import KAFKA_JARS
+from tests.tools import KAFKA_JARS
 
 PRINTED = """\
 SLF4J: Defaulting to no-operation (NOP) logger implementation

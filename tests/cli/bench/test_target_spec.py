@@ -90,7 +90,7 @@ def test_a_folder_is_a_checkout_with_its_environment(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_target_come_before_what_the_bench_sets() -> None:
-    """load/bench_tls.py gives two listeners: both must be opened, or its clients wait for the second one."""
+    """load/benchmarks/tls.py gives two listeners: both must be opened, or its clients wait for the second one."""
     both = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:9093"
     assert server_flags({"listeners": both, "linger.ms": "5"}) == [
         *("--http-port", "0", "--log-level", "warning", "--listeners", both, "--linger-ms", "5")

@@ -11,7 +11,7 @@ from headrace.cli.bench.target_bench import Bounds, TargetBench
 from headrace.cli.bench.target_spec import parse_target
 from headrace.cli.bench.targets import open_target
 from headrace.storage.clock import SystemClock
-from load.tools import KAFKA_JARS
+from tests.tools import KAFKA_JARS
 
 SECONDS = 120.0
 

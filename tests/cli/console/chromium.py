@@ -8,7 +8,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from load.tools import find_chromium
+from tests.tools import find_chromium
 
 WIDTHS = (1280, 360)
 Scheme = Literal["light", "dark"]

@@ -23,11 +23,11 @@ from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
-from load.tools import find_chromium
 from tests.agent_process import AgentUnderTest
 from tests.cli.console.chromium import chromium, open_page
 from tests.cli.console.scene import BILLING, ORDERS, PAYMENTS, Member, catalog_settings, fill, order, with_tables
 from tests.cli.console.walk import PAGES
+from tests.tools import find_chromium
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "operate" / "console"
 WIDE = (

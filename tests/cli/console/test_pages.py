@@ -18,8 +18,8 @@ from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
-from load.balancer import Balancer
 from load.dev_server import DevServer
+from tests.balancer import Balancer
 from tests.cli.command_lines import told
 from tests.cli.console.browser import PlainBrowser
 from tests.cli.console.conftest import serving

@@ -31,10 +31,10 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY, render
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.objects.s3_client import S3Options
-from load.torture.small_disk import SmallDisk, why_missing
 from tests.cli.doctor.world import Doctor, on
 from tests.fixtures_s3 import BUCKET, aws_credentials
 from tests.scripted_http import ScriptedServer, refusing
+from tests.torture.small_disk import SmallDisk, why_missing
 
 __all__ = ["aws_credentials"]
 

@@ -24,10 +24,10 @@ from headrace.cli.doctor import bucket
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from load.self_signed import write_certificate
-from load.torture.small_disk import SmallDisk, why_missing
 from tests.cli.doctor.world import Line, ShiftedClock, lines
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, SECRET_KEY, find_versitygw, running_server
 from tests.scripted_http import Exchange, ScriptedServer
+from tests.torture.small_disk import SmallDisk, why_missing
 
 USER, USER_SECRET = "agents", "agents-secret"
 SESSIONS: dict[tuple[str, str], Any] = {}

@@ -31,10 +31,10 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.memory import MemoryStore
-from load.torture.proxy import FaultProxy
 from tests.manual_clock import ManualClock
 from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.metastore.sessions import join
+from tests.torture.proxy import FaultProxy
 
 WORKS = "works"
 

@@ -24,12 +24,12 @@ from headrace.metastore.postgres.diagnosis import hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY
-from load.torture.proxy import FaultProxy
 from tests.cli.doctor.world import Doctor, lines
 from tests.fixtures_s3 import BUCKET
 from tests.manual_clock import ManualClock
 from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.scripted_http import ScriptedServer, refusing
+from tests.torture.proxy import FaultProxy
 
 
 def test_a_file_system_that_hangs(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

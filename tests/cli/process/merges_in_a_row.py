@@ -22,7 +22,7 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.segment.format import BODY_START
-from load.bench_memory import resident_bytes
+from load.benchmarks.memory import resident_bytes
 from tests.manual_clock import ManualClock
 from tests.storage.altered_reads import reads_of
 

@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "topics create": ((f"t{BAD}",), True),
     "topics alter": ((f"t{BAD}", "--partitions", "2"), True),
     "topics delete": ((f"t{BAD}", "--yes"), True),
+    "topics restore": ((f"t{BAD}", *OF_SERVER), True),
     "groups list": ((), True),
     "groups describe": ((MEMBERS, "--members"), True),
     "groups reset-offsets": ((GROUP, "--to-earliest"), False),

@@ -123,7 +123,13 @@ def test_each_of_several_is_deleted_or_said_why_not(
     capsys.readouterr()
     assert main(["topics", "delete", "gone", "nope", "gone-too", "--yes", "-b", server.bootstrap]) == 1
     shown = capsys.readouterr()
-    assert shown.out == "deleted: gone\ndeleted: gone-too\n"
+    *deleted, first, second = shown.out.splitlines()
+    assert deleted == ["deleted: gone", "deleted: gone-too"]
+    assert [line.split(" until ")[0] for line in (first, second)] == [
+        "gone can be restored",
+        "gone-too can be restored",
+    ]
+    assert second.endswith(": headrace topics restore gone-too --metastore-url …")
     assert shown.err == "error: refused: nope: unknown_topic_or_partition: topic does not exist\n"
     words = ["groups", "delete", "nope", "--yes", "-b", server.bootstrap]
     assert main(words) == 1

@@ -14,8 +14,8 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from load.tools.python_apps import python_of
 from tests.kafka_clients import KafkaClients
+from tests.tools.python_apps import python_of
 
 SECONDS_MAX = 180.0
 """Most seconds for anything that is waited for, far beyond what it takes."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from headrace.config.free_ports import free_ports
-from load.tools import KAFKA_APPS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.examples import json_object, properties
+from tests.tools import KAFKA_APPS
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

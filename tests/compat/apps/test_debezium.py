@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.tools import DEBEZIUM_JARS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.examples import EXAMPLES
 from tests.kafka_clients import KafkaClients
+from tests.tools import DEBEZIUM_JARS
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

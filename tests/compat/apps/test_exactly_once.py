@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import KAFKA_APPS
 from tests.compat.apps.app import App, JavaApp, PythonApp
 from tests.compat.apps.counting import ROUNDS, Words, all_records
 from tests.compat.apps.test_connect import Worker
 from tests.examples import EXAMPLES
 from tests.house.needs import require
+from tests.tools import KAFKA_APPS
 
 pytestmark = [
     pytest.mark.requirement("X1"),

@@ -1,7 +1,7 @@
 """Flink SQL, exactly once: a count by key is killed while it works, and continues from its last checkpoint.
 
 Flink is its table API with a cluster in one process, because the SQL client cannot be resolved with Maven
-(load/tools/flink). RunSql.java runs the example's statements as `sql-client.sh -f` does.
+(tests/tools/flink). RunSql.java runs the example's statements as `sql-client.sh -f` does.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import FLINK_JARS
 from tests.compat.apps.app import JavaApp
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import text
+from tests.tools import FLINK_JARS
 
 pytestmark = [
     pytest.mark.requirement("X1"),

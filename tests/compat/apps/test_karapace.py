@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from headrace.config.free_ports import free_ports
-from load.tools.python_apps import python_of
 from tests.compat.apps.app import App, is_compacted, was_cleaned
 from tests.examples import changed, settings
+from tests.tools.python_apps import python_of
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

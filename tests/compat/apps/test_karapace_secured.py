@@ -20,12 +20,12 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
-from load.tools.python_apps import python_of
 from tests.agent.access.certificates import Authority
 from tests.agent_process import format_storage
 from tests.compat.apps.app import SECONDS_MAX, App
 from tests.examples import EXAMPLES, changed, json_object, settings
 from tests.faults.secure_cluster import PASSWORD, SecureCluster, secure_cluster
+from tests.tools.python_apps import python_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.config.free_ports import free_ports
-from load.tools import KAFKA_APPS
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import properties
 from tests.kafka_clients import KafkaClients
+from tests.tools import KAFKA_APPS
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

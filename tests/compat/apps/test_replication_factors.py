@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from load.balancer import Balancer
 from load.dev_server import DevServer
-from load.tools import KAFKA_APPS
+from tests.balancer import Balancer
 from tests.compat.apps.app import SECONDS_MAX, JavaApp
 from tests.compat.apps.counting import Words, all_records
 from tests.compat.apps.test_connect import Worker
 from tests.compat.apps.test_streams import PROGRAM
 from tests.examples import settings
 from tests.kafka_clients import KafkaClients
+from tests.tools import KAFKA_APPS
 
 pytestmark = [
     pytest.mark.requirement("L1", "X3"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import KAFKA_APPS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import EXAMPLES
+from tests.tools import KAFKA_APPS
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

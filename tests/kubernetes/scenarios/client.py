@@ -20,7 +20,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from load.torture.checker import Name, Read, check
+from tests.torture.checker import Name, Read, check
 
 PARTITIONS = 6
 PAUSE_S = 0.01

@@ -21,10 +21,10 @@ from headrace.metastore.life.watch import CHECK_SECONDS
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.objects.memory import MemoryStore
 from load.postgres_servers import Servers
-from load.torture.proxy import FaultProxy
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import session, waiting
 from tests.metastore.test_pool import Inline
+from tests.torture.proxy import FaultProxy
 
 OLD, NEW = Server(1, 1), Server(1, 2)
 CURRENT, SUPERSEDED = LifeVerdict.CURRENT, LifeVerdict.SUPERSEDED

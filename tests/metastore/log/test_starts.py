@@ -12,7 +12,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
-from tests.metastore.sessions import rows, session, waiting
+from tests.metastore.sessions import rows, session, set_for_cluster, waiting
 
 EXTENTS = 300
 """Several closed time blocks."""
@@ -21,6 +21,7 @@ EXTENTS = 300
 async def test_a_long_removal_goes_in_chunks_and_commits_go_on_in_between(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
+    await set_for_cluster(metastore, "file.delete.delay.ms", 0)  # nothing is kept for a restore
     scene = await open_scene(metastore, partitions=2)
     a, b = scene.keys
     alternating = [item for n in range(EXTENTS) for item in (batch(a, records=1, max_timestamp=n), batch(b))]

@@ -12,7 +12,7 @@ from headrace.metastore.partitions.splitting import (
     PartitionSplit,
     SplitVerdict,
 )
-from load.doubling_order import BOUNDARY_MS, COUNT, DoublingWorld, with_early_boundary, without_waiting
+from tests.key_order.doubling_order import BOUNDARY_MS, COUNT, DoublingWorld, with_early_boundary, without_waiting
 from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(12)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.agent.groups.positions import Ref
-from load.group_order import GroupWorld
-from load.partition_order import OrderError
+from tests.key_order.group_order import GroupWorld
+from tests.key_order.partition_order import OrderError
 from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(30)

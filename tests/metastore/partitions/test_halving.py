@@ -17,7 +17,7 @@ from headrace.metastore.partitions.merging import (
     PartitionMerge,
 )
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
-from load.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, TIMES, HalvingWorld, merge, shown_at_once
+from tests.key_order.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, TIMES, HalvingWorld, merge, shown_at_once
 from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(12)

@@ -7,7 +7,7 @@ from headrace.metastore.partitions.changes import Change, Expansion, Removal, Sh
 from headrace.metastore.partitions.linear_hashing import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import OrderedPartition, TopicPartitions
 from headrace.metastore.partitions.waiting import PositionReport, must_report
-from load.partition_order import OrderError, OrderWorld
+from tests.key_order.partition_order import OrderError, OrderWorld
 from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(40)

@@ -33,8 +33,8 @@ from headrace.metastore.segment_logs.records import (
     key_of,
 )
 from headrace.storage.errors import CorruptError, InvalidError
-from load.tools import KAFKA_JARS
 from tests.java_program import run_java
+from tests.tools import KAFKA_JARS
 
 pytestmark = pytest.mark.requirement("R9")
 HERE = Path(__file__).parent

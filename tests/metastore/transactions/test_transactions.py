@@ -19,7 +19,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import Marker
 from headrace.storage.errors import FencedError
 from tests.metastore.commit_scenes import appended, batch
-from tests.metastore.sessions import delete, join, move_time, rows, session
+from tests.metastore.sessions import delete, join, move_time, rows, session, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import (
     RECORDS,
     TIMEOUT_MS,
@@ -252,6 +252,8 @@ async def test_a_transaction_survives_its_deleted_topic(metastore: PostgresMetas
 
 
 async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresMetastore, metastore_url: str) -> None:
+    """At once, if nothing is kept for a restore."""
+    await set_for_cluster(metastore, "file.delete.delay.ms", 0)
     producer = await open_transactions(metastore, 1)
     for _ in range(2):
         await producer.send(0)
@@ -264,7 +266,10 @@ async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresM
 
 
 async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMetastore, metastore_url: str) -> None:
-    """DeleteRecords up to the high watermark: nothing waits, and its rows go with the log start."""
+    """DeleteRecords up to the high watermark: nothing waits, and its rows go with the log start, unless they are kept
+    for a restore.
+    """
+    await set_for_cluster(metastore, "file.delete.delay.ms", 0)
     producer = await open_transactions(metastore, 1)
     scene, (key,) = producer.scene, producer.scene.keys
     await producer.send(0)

@@ -14,11 +14,11 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.config.settings import Settings
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
-from load.tools import ICEBERG_REST_JARS
 from tests.scan.tables.test_spark import spark_rows
 from tests.scan.tables.test_table_history import histories
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
+from tests.tools import ICEBERG_REST_JARS
 
 pytestmark = [pytest.mark.requirement("X11"), pytest.mark.slow, pytest.mark.needs("iceberg-rest")]
 

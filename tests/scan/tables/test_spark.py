@@ -20,14 +20,14 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.tables.reading import TableAddress, spark_lines
-from load.tools import ICEBERG_JARS, ICEBERG_SPARK
-from load.tools.python_apps import python_of
 from tests.scan.tables.registry import avro_bytes
 from tests.scan.tables.test_value_columns import AVRO
 from tests.scan.tables.test_valued_tables import batch, named, renamed
 from tests.scan.tables.value_history import ValueHistory
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
+from tests.tools import ICEBERG_JARS, ICEBERG_SPARK
+from tests.tools.python_apps import python_of
 
 pytestmark = pytest.mark.requirement("X11")
 

@@ -45,14 +45,13 @@ def _code(ask: GatedRequest, topic: Any, operation: AclOperation) -> ErrorCode:
 
 
 def _read_topics(ask: GatedRequest) -> Awaitable[Response]:
-    codes = {id(topic): _code(ask, topic, AclOperation.READ) for topic in ask.entity.topics}
-    return split(
-        ask,
-        "topics",
-        "topics",
-        lambda topic: codes[id(topic)] is ErrorCode.none,
-        lambda topic: ask.refused("topics", topic, codes[id(topic)]),
-    )
+    codes: dict[int, ErrorCode] = {}
+
+    def is_allowed(topic: Any) -> bool:
+        code = codes[id(topic)] = _code(ask, topic, AclOperation.READ)
+        return code is ErrorCode.none
+
+    return split(ask, "topics", "topics", is_allowed, lambda topic: ask.refused("topics", topic, codes[id(topic)]))
 
 
 def _commit(ask: GatedRequest) -> Awaitable[Response]:

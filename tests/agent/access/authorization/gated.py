@@ -18,9 +18,9 @@ from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.refusal import blank
-from headrace.protocol.request import ClientConnection, Request, Response
+from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply, schema
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
 from tests.agent.cluster.standing_view import StandingView
 
@@ -46,9 +46,14 @@ class Gated:
         self._handle = gate(self.authorizer, RULES[api_key], self._serve)
         self.connection = ClientConnection(1, "10.0.0.1:1", "User:alice")
         self.answer: dict[str, Any] = {}
+        self.handler: RequestHandler | None = None
+        """Behind the gate, in place of `answer`."""
+        self._acls: frozenset[Any] = frozenset()
 
     async def _serve(self, request: Request) -> Response:
         self.seen.append(request.body if request.api_key not in APIS else decode(request)[1])
+        if self.handler is not None:
+            return await self.handler(request)
         if request.api_key not in APIS:
             return Response([b"served"])
         return reply(request, replace(blank(request.api_key, request.api_version), **self.answer))
@@ -66,5 +71,11 @@ class Gated:
         return b"".join(response.buffers)
 
     def grant(self, *grants: tuple[AclOperation, str], of: AclResource = AclResource.TOPIC) -> None:
-        acls = frozenset(replace(an_acl(operation, name, of), principal="User:alice") for operation, name in grants)
-        set_acls(self.view, acls)
+        """Give the client these rights, and no others."""
+        self._acls = frozenset()
+        self.grant_also(*grants, of=of)
+
+    def grant_also(self, *grants: tuple[AclOperation, str], of: AclResource) -> None:
+        """Give the client these rights, too."""
+        self._acls |= {replace(an_acl(operation, name, of), principal="User:alice") for operation, name in grants}
+        set_acls(self.view, self._acls)

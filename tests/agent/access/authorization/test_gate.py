@@ -58,7 +58,7 @@ from headrace.protocol.set_partition_count import (
 )
 from headrace.protocol.typed import schema
 from headrace.storage.repetition import SECONDS
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.gated import TOPIC_ID, Gated
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
 from tests.agent.cluster.standing_view import StandingView

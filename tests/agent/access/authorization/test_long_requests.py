@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from headrace.agent.access.authorization.ask import DENIED_UNITS
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.limits.work_slices import UNITS_MAX
+from headrace.agent.transactions.list_request import DescribeTransactions
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.gated import Gated
+from tests.agent.transactions.memory_transactions import MemoryTransactions
 
 
 async def _turns_for(gated: Gated, version: int, **values: Any) -> tuple[int, Any]:
@@ -44,6 +48,95 @@ async def test_a_long_request_is_judged_while_others_run() -> None:
     assert len(answer.groups) == len(gated.denials) == MANY - 1
     turns, _ = await _turns_for(gated, 5, groups=["g7", "g8"])
     assert turns <= 4
+
+
+async def _longest_stretch(gated: Gated, version: int, **values: Any) -> int:
+    """Return how many denials there were at most between two turns of others."""
+    longest, before, over = 0, 0, False
+
+    async def others() -> None:
+        nonlocal longest, before
+        while not over:
+            longest, before = max(longest, len(gated.denials) - before), len(gated.denials)
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await gated.ask(version, **values)
+    longest = max(longest, len(gated.denials) - before)
+    over = True
+    await beside
+    return longest
+
+
+TOPICS = [f"t{number}" for number in range(MANY)]
+_OFFSET = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
+_TO_GROUP = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+_IN_TRANSACTION = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}
+_LONG: dict[ApiKey, tuple[int, dict[str, Any]]] = {
+    ApiKey.OFFSET_COMMIT: (8, {**_TO_GROUP, "topics": [{"name": name, "partitions": [_OFFSET]} for name in TOPICS]}),
+    ApiKey.OFFSET_DELETE: (
+        0,
+        {"group_id": "g", "topics": [{"name": name, "partitions": [{"partition_index": 0}]} for name in TOPICS]},
+    ),
+    ApiKey.OFFSET_FETCH: (
+        7,
+        {"group_id": "g", "topics": [{"name": name, "partition_indexes": [0]} for name in TOPICS]},
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        3,
+        {
+            **_IN_TRANSACTION,
+            "group_id": "g",
+            "generation_id": -1,
+            "member_id": "",
+            "topics": [{"name": name, "partitions": [_OFFSET]} for name in TOPICS],
+        },
+    ),
+    ApiKey.DELETE_GROUPS: (2, {"groups_names": TOPICS}),
+    ApiKey.DESCRIBE_GROUPS: (5, {"groups": TOPICS}),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (0, {"group_ids": TOPICS}),
+    ApiKey.SHARE_GROUP_DESCRIBE: (1, {"group_ids": TOPICS}),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, {"groups": [{"group_id": name, "topics": None} for name in TOPICS]}),
+    ApiKey.FIND_COORDINATOR: (4, {"key_type": 0, "coordinator_keys": TOPICS}),
+    ApiKey.DELETE_RECORDS: (
+        2,
+        {"topics": [{"name": name, "partitions": [{"partition_index": 0, "offset": 1}]} for name in TOPICS]},
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (
+        4,
+        {"resources": [{"resource_type": 2, "resource_name": n, "configuration_keys": None} for n in TOPICS]},
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        1,
+        {"resources": [{"resource_type": 2, "resource_name": n, "configs": []} for n in TOPICS]},
+    ),
+    ApiKey.CREATE_PARTITIONS: (3, {"topics": [{"name": n, "count": 2, "assignments": None} for n in TOPICS]}),
+}
+"""By API a version, and a request with thousands of names that the client has no rights for."""
+
+
+@pytest.mark.requirement("X7")
+@pytest.mark.parametrize("api_key", _LONG, ids=lambda api_key: api_key.name)
+async def test_others_run_between_the_denials_of_a_long_request(api_key: ApiKey) -> None:
+    """A denial has lines in two logs: a tenth of a millisecond each."""
+    gated = Gated(api_key)
+    for operation in (AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE):
+        gated.grant_also((operation, "g"), of=AclResource.GROUP)
+    gated.grant_also((AclOperation.WRITE, "x"), of=AclResource.TRANSACTIONAL_ID)
+    version, values = _LONG[api_key]
+    longest = await _longest_stretch(gated, version, **values)
+    assert len(gated.denials) == MANY
+    assert longest <= UNITS_MAX // DENIED_UNITS + 1
+
+
+@pytest.mark.requirement("X7")
+async def test_others_run_between_the_denials_of_transactional_ids() -> None:
+    """The handler judges them."""
+    gated = Gated(ApiKey.DESCRIBE_TRANSACTIONS)
+    rows: Any = MemoryTransactions()
+    gated.handler = DescribeTransactions(gated.view, rows, gated.authorizer)
+    assert await _longest_stretch(gated, 0, transactional_ids=TOPICS) <= UNITS_MAX // DENIED_UNITS + 1
+    assert len(gated.denials) == MANY
 
 
 @pytest.mark.requirement("X7")

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
-from load.acl_case import build
+from tests.acl_matrix.case import build
 from tests.agent.access.authorization.gated import TOPIC_ID, Gated
 from tests.agent.access.authorization.test_data_path import an_acl, set_acls
 

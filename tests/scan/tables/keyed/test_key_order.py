@@ -18,7 +18,7 @@ from headrace.scan.plan import WantedOffsets
 from headrace.scan.tables.keyed import key_order
 from headrace.scan.tables.keyed.key_order import PartitionEnds, PartitionWait, in_key_order, waits_of_topic
 from headrace.scan.tables.state import TablePosition
-from load.partition_order import OrderError, OrderWorld
+from tests.key_order.partition_order import OrderError, OrderWorld
 from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X11")

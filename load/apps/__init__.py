@@ -1,1 +1,0 @@
-"""Round trips as applications make them: a task queue, a Node producer that waits for each send."""

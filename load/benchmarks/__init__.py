@@ -1,0 +1,1 @@
+"""One benchmark a module: what it measures, its arguments, and the function that measures (load/harness.py)."""

@@ -1,0 +1,1 @@
+"""What benchmarks and tests send, store and read: producers, readers, requests and files."""

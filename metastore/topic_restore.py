@@ -1,0 +1,127 @@
+"""Bring back a deleted topic, or the records below the log starts of a topic, call by call.
+
+Place: under `headrace topics restore`.
+Invariant: each call is bounded, and may be repeated: a lost answer, another change of the cluster or a stopped command
+leaves a whole topic or none, and whole logs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.restoring import RestorableTopic, RestoreApi, RestoreOutcome
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.life.numbers import epochs_of_life
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.restored_topic import restored_topic
+from headrace.storage.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, UnavailableError
+
+EXTENTS_PER_CALL = 2_000
+"""Put back by one call: some tenths of a second under the locks of their files."""
+ATTEMPTS = 20
+"""The cluster may change between a look at it and the append."""
+
+WHY_NOT: Mapping[RestoreOutcome, str] = {
+    RestoreOutcome.GONE: "it cannot be restored any more: its records are being removed, or it was restored or deleted"
+    " meanwhile",
+    RestoreOutcome.ANOTHER_LIFE: "it was deleted before the last promotion or restore of Postgres, and what became of"
+    " its files since then is not known",
+    RestoreOutcome.FILES_GONE: "some of its files are deleted already",
+    RestoreOutcome.COMPACTED: "it is compacted by key: records of keys that were deleted since would come back",
+    RestoreOutcome.MARKED: "the partition takes no new records, and is removed once it is empty",
+}
+"""Why something cannot be restored, for people."""
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much is done, of how much (0: not known)."""
+
+
+class Restoring(RestoreApi, MetadataLogApi, Protocol):
+    """What this needs of the metastore."""
+
+
+async def restore_deleted(metastore: Restoring, topic: RestorableTopic, name: str, on_progress: Progress) -> None:
+    """Bring the topic back under a name.
+
+    NotFoundError with the reason if it cannot be restored; AlreadyExistsError if a topic has the name; UnavailableError
+    if the cluster kept changing. Nothing of the topic is visible then, and the command can be repeated.
+    """
+    revived = 0
+    for _ in range(ATTEMPTS):
+        revived = await _revive(metastore, topic, revived, on_progress)
+        image = await load_image(metastore)
+        if topic.topic_id in image.topics_by_id:
+            return
+        if name in image.topics_by_name:
+            raise AlreadyExistsError(f"a topic of this name exists: topic={name}")
+        kept = next(iter(await metastore.restorable_topics(topic.topic_number)), None)
+        if kept is None:
+            raise NotFoundError(f"topic {topic.name}: {WHY_NOT[RestoreOutcome.GONE]}")
+        records, epochs = restored_topic(kept.records, name, epochs_of_life(kept.life))
+        try:
+            outcome = await metastore.restore_topic(image.offset, topic.topic_number, name, records, epochs)
+        except OutcomeUnknownError:
+            continue  # the next image shows whether it is back
+        if outcome is RestoreOutcome.DONE:
+            return
+        if outcome in WHY_NOT:
+            raise NotFoundError(f"topic {topic.name}: {WHY_NOT[outcome]}")
+    raise UnavailableError("the metadata log keeps changing: repeat the command")
+
+
+async def _revive(metastore: Restoring, topic: RestorableTopic, revived: int, on_progress: Progress) -> int:
+    """Put all extents back; how many that were, with those before."""
+    while True:
+        answer = await metastore.revive_topic(topic.topic_number, limit=EXTENTS_PER_CALL)
+        revived += answer.extents
+        on_progress("extents", revived, 0)
+        if answer.outcome is RestoreOutcome.UNFINISHED:
+            continue
+        if answer.outcome in WHY_NOT:
+            if topic.topic_id in (await load_image(metastore)).topics_by_id:
+                return revived
+            raise NotFoundError(f"topic {topic.name}: {WHY_NOT[answer.outcome]}")
+        return revived
+
+
+class RestoredPartition(NamedTuple):
+    """What came back below a log start."""
+
+    partition: int
+    log_start_offset: int
+    extents: int
+    size_bytes: int
+
+
+async def restore_removed(
+    metastore: RestoreApi, offsets: Mapping[int, int], on_progress: Progress
+) -> list[RestoredPartition]:
+    """Move log starts back towards these offsets, by partition key, as far as the records are whole.
+
+    NotFoundError with the reason if a partition is not there any more or may not be restored; those before it are.
+    """
+    found = []
+    for done, (key, offset) in enumerate(offsets.items()):
+        extents = size = 0
+        outcome = RestoreOutcome.UNFINISHED
+        partition = split_partition_key(key)[1]
+        while outcome is RestoreOutcome.UNFINISHED:
+            answer = await metastore.restore_records(key, offset, limit=EXTENTS_PER_CALL)
+            outcome = answer.outcome
+            extents, size = extents + answer.extents, size + answer.size_bytes
+        if outcome in WHY_NOT:
+            raise NotFoundError(f"partition {partition}: {WHY_NOT[outcome]}")
+        found.append(RestoredPartition(partition, answer.log_start_offset, extents, size))
+        on_progress("partitions", done + 1, len(offsets))
+    return found
+
+
+def newest_of(topics: Sequence[RestorableTopic], name: str, topic_id: uuid.UUID | None) -> RestorableTopic:
+    """Return the topic of this name that was deleted last, or the one with this id. NotFoundError if there is none."""
+    found = [topic for topic in topics if topic.name == name and topic_id in (None, topic.topic_id)]
+    if not found:
+        raise NotFoundError(f"no deleted topic of this name can be restored: topic={name}")
+    return max(found, key=lambda topic: topic.deleted_ms)
