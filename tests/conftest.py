@@ -5,6 +5,7 @@
 `metastore_url`    a fresh, migrated database: copied from a template, about 16 ms
 `metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode
 `fake_clock`       a ManualClock
+`trial`            the seeds of a planted bug; `throwaway`: a database for each of them
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from load.postgres_servers import make_primary
+from load.postgres_servers import Servers, make_primary
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
+from tests.metastore.sql_sources import Throwaway
 from tests.pgbouncer import running_pgbouncer
+from tests.planted import Report, Trial
 from tests.tools import why_missing
 from tests.tools.postgres import find_pgbouncer, find_postgres
 
@@ -71,6 +74,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, record_property: Report) -> Iterator[Trial]:
+    """The seeds of a planted bug; what it replaces is put back afterwards."""
+    with request.param.begun(record_property) as begun:
+        yield begun
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +122,13 @@ def prepared_primary() -> Iterator[Path | None]:
         remove_data_dir(made)
 
 
+@pytest.fixture
+def servers(prepared_primary: Path | None) -> Iterator[Servers]:
+    """A primary, and standbys that a test adds."""
+    with Servers(prepared=prepared_primary) as servers:
+        yield servers
+
+
 @pytest.fixture(scope="session")
 def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     """The name of a migrated database that is copied for each test; no test connects to it.
@@ -125,6 +142,11 @@ def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     # the first session after a change of the catalogs writes them to a file, which copies of the database then have
     psycopg.connect(postgres_server.url(TEMPLATE)).close()
     return TEMPLATE
+
+
+@pytest.fixture
+def throwaway(postgres_server: EmbeddedPostgres, metastore_template: str) -> Throwaway:
+    return Throwaway(postgres_server, metastore_template)
 
 
 Copies = Callable[[], AbstractContextManager[str]]

@@ -5,14 +5,17 @@
 - the slow case `...-searched` draws fresh seeds until one shows it, and reports how many it tried.
 A seed is one schedule, history or generated example. After a change that moves what seeds mean, the search records
 new ones: `python -m tests.planted [suite or suite/bug ...]`. The cheapest of some seeds that show the bug is kept.
-Invariant: a case passes only if a seed showed its bug; without the bug, other tests show that no seed finds anything.
+Invariant: a case passes only if a seed showed its bug, and something that the bug replaces was called until then;
+without the bug, other tests show that no seed finds anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import shlex
 import sys
 import time
@@ -22,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.patch import Patch
 
 RECORDED = Path(__file__).parent / "data" / "planted_seeds.toml"
 HEADING = (
@@ -40,10 +45,17 @@ DRAW, RECORD = "HEADRACE_PLANTED_DRAW", "HEADRACE_PLANTED_RECORD"
 """A failed search is repeated with the first; the second makes the search record what it finds."""
 
 Report = Callable[[str, object], None]
+"""Pytest's record_property."""
 
 
 class Trial:
-    """The seeds of one case. The test runs each that it is given, and tells `saw` what it showed."""
+    """The seeds of one case. The test plants the bug, runs each seed that it is given, and tells `saw` what it showed.
+
+    Place: a fixture of tests/conftest.py begins and ends it. `patch` replaces attributes until then.
+    """
+
+    report: Report
+    patch: Patch
 
     def __init__(self, suite: PlantedBugs, bug: str) -> None:
         self._suite, self._bug = suite, bug
@@ -51,20 +63,52 @@ class Trial:
         self._seen: object = None
         self._shown = False
 
+    @contextlib.contextmanager
+    def begun(self, report: Report) -> Iterator[Trial]:
+        """Run a test with it."""
+        self.report = report
+        with self.planted(lambda patch: None):
+            yield self
+
+    def plant(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute until the test ends; a seed that shows the bug must have called it."""
+        self.patch.replace(owner, name, replacement)
+
+    @contextlib.contextmanager
+    def planted(self, plant: Callable[[Patch], object]) -> Iterator[None]:
+        """Plant a bug for a block: for tests in which a part of each seed runs without it."""
+        with contextlib.ExitStack() as stack:
+            self.patch = Patch(stack)
+            plant(self.patch)
+            yield
+
     def saw(self, shown: object, instead: object = None) -> None:
-        """Return whether the seed showed the bug; `instead`: what else it showed."""
+        """Tell whether the seed showed the bug; `instead`: what else it showed."""
         self._shown = bool(shown)
         self._seen = self._seen or instead
 
-    def seeds(self, report: Report) -> Iterator[int]:
-        """Give the recorded seed; the test fails if it does not show the bug. `report` is pytest's record_property."""
+    @contextlib.contextmanager
+    def shown_by(self, *errors: type[BaseException], told: str = "") -> Iterator[None]:
+        """Take one of these errors for the bug, if its text matches `told`."""
+        try:
+            yield
+        except errors as found:
+            self.saw(re.search(told, str(found)), instead=f"{type(found).__name__}: {found}")
+
+    def _has_shown(self) -> bool:
+        if self._shown and (unused := self.patch.never_called()):
+            pytest.fail(f"{self.name} is shown, but what it replaces was never called: {sorted(unused)}")
+        return self._shown
+
+    def seeds(self) -> Iterator[int]:
+        """Give the recorded seed; the test fails if it does not show the bug."""
         seed = recorded().get(self._suite.name, {}).get(self._bug)
         again = f"record it again with `.venv/bin/python -m tests.planted {shlex.quote(self.name)}`"
         if seed is None:
             pytest.fail(f"no seed is recorded for {self.name}: {again}")
         for _ in range(RACES if self._suite.is_race else 1):
             yield self._suite.first + seed
-            if self._shown:
+            if self._has_shown():
                 break
         else:
             seen = f" (seen instead: {self._seen})" if self._seen else ""
@@ -74,7 +118,7 @@ class Trial:
 class Search(Trial):
     """The slow case: fresh seeds."""
 
-    def seeds(self, report: Report) -> Iterator[int]:
+    def seeds(self) -> Iterator[int]:
         """Give seeds until one shows the bug; the test fails after `most` of them."""
         draw = os.environ.get(DRAW) or str(random.SystemRandom().randrange(SEEDS))
         rng = random.Random(f"{draw} {self._suite.name} {self._bug}")
@@ -86,11 +130,11 @@ class Search(Trial):
             seed, began = rng.randrange(SEEDS), time.process_time()
             self._shown = False
             yield self._suite.first + seed
-            if not self._shown:
+            if not self._has_shown():
                 continue
             if not found:
                 print(f"{self.name}: found by seed={seed} attempts={attempt}")
-                report(TRIED, [self.name, attempt])
+                self.report(TRIED, [self.name, attempt])
             found.append((time.process_time() - began, seed))
             if len(found) == wanted or time.monotonic() - began_search > SECONDS:
                 break
@@ -137,7 +181,7 @@ class PlantedBugs:
                     marks=pytest.mark.slow,
                 )
             )
-        return pytest.mark.parametrize(("bug", "trial"), cases)
+        return pytest.mark.parametrize(("bug", "trial"), cases, indirect=["trial"])
 
 
 def recorded() -> dict[str, dict[str, int]]:

@@ -12,10 +12,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli import storage as storage_command
 from headrace.cli.main import main
@@ -33,11 +31,10 @@ from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_ID
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.directory import DirectoryStore
 from tests.agent_process import AgentUnderTest, ended_agent
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 CLUSTER = "3Db5QLSqSZieL3rJBUUegA"
 RECORDS = 20
-SECONDS_MAX = 120.0
 
 pytestmark = pytest.mark.requirement("C11.1", "C12")
 
@@ -108,20 +105,14 @@ def buckets(postgres_server: EmbeddedPostgres, tmp_path: Path) -> Iterator[Bucke
 
 
 def produce(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS_MAX)
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
-        producer.produce("t", value=str(number), partition=0)
-    assert producer.flush(SECONDS_MAX) == 0
+    clients = KafkaClients(bootstrap)
+    clients.create("t")
+    clients.produce("t", range(RECORDS))
 
 
 def assert_readable(bootstrap: str) -> None:
     """Every record that was acknowledged."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": str(uuid.uuid4())})
-    consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
-    found = [int(message.value() or b"") for message in read(consumer, RECORDS, SECONDS_MAX)]
-    consumer.close()
+    found = [int(message.value() or b"") for message in KafkaClients(bootstrap).read("t", RECORDS)]
     assert found == list(range(RECORDS))
 
 

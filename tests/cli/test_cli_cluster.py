@@ -14,7 +14,6 @@ from pathlib import Path
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.client.transport import client_config, parse_servers
 from headrace.cli.main import main
@@ -31,6 +30,7 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
     flags = [part for name, value in places.items() for part in (f"--{name.replace('.', '-')}", value)]
     assert main(["storage", "format", "-g", "-t", cluster_id, *flags]) == 0
     with AgentUnderTest({**places, "log.level": "warning"}) as agent:
-        admin = AdminClient({"bootstrap.servers": agent.kafka})
-        admin.create_topics([NewTopic("orders", 3)])["orders"].result(SECONDS_MAX)
+        KafkaClients(agent.kafka).create("orders", 3)
         yield agent
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import confluent_kafka
 import psycopg
 import pytest
 
@@ -13,17 +12,18 @@ from headrace.cli.dev import _bucket
 from headrace.cli.main import main
 from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
-from tests.confluent_records import consume
+from tests.kafka_clients import KafkaClients
 
 RECORDS = 200
 HOUR_MS = 3_600_000
 
 
-def _produce(bootstrap: str, first: int) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for number in range(first, first + RECORDS):
-        producer.produce("kept", value=str(number), partition=0)
-    assert producer.flush(300) == 0
+def _produce(bootstrap: str, numbers: range) -> None:
+    KafkaClients(bootstrap, {"enable.idempotence": True}).produce("kept", numbers)
+
+
+def _values(bootstrap: str) -> list[int]:
+    return [int(message.value() or b"") for message in KafkaClients(bootstrap).read("kept", 2 * RECORDS)]
 
 
 @pytest.mark.parametrize("is_killed", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -35,11 +35,11 @@ def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path, is_kille
         assert _retention_ms(server) == 720 * HOUR_MS, "a new cluster gets the settings that dev is given"
         changing = ["set", f"log.retention.ms={600 * HOUR_MS}", "--brokers", "--bootstrap-server", server.bootstrap]
         assert main(["configs", *changing]) == 0
-        _produce(server.bootstrap, 0)
+        _produce(server.bootstrap, range(RECORDS))
         if is_killed:
             server.kill()
     with DevServer(data_dir, settings={"log.retention.hours": 1}) as server:
-        _produce(server.bootstrap, RECORDS)
+        _produce(server.bootstrap, range(RECORDS, 2 * RECORDS))
         assert _retention_ms(server) == 600 * HOUR_MS
         values = _values(server.bootstrap)
         placed = (data_dir / "postgres" / "pgdata").resolve()
@@ -53,13 +53,13 @@ def test_a_data_directory_that_was_moved_has_everything(tmp_path: Path) -> None:
     """Its Postgres knows the bucket at the place where it was, and an earlier release noted that place in a file."""
     with DevServer(tmp_path / "before", keep_data=True) as server:
         asyncio.run(server.create_topic("kept", 1))
-        _produce(server.bootstrap, 0)
+        _produce(server.bootstrap, range(RECORDS))
         earlier = server.bucket
     (tmp_path / "before").rename(tmp_path / "after")
     (tmp_path / "after" / "bucket.url").write_text(earlier + "\n")
     with DevServer(tmp_path / "after") as server:
         assert server.bucket == (tmp_path / "after" / "bucket").as_uri()
-        _produce(server.bootstrap, RECORDS)
+        _produce(server.bootstrap, range(RECORDS, 2 * RECORDS))
         assert _values(server.bootstrap) == list(range(2 * RECORDS))
     assert not (tmp_path / "before").exists()
 
@@ -82,15 +82,3 @@ def _retention_ms(server: DevServer) -> int:
         row = connection.execute("SELECT cluster_setting('log.retention.ms')").fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _values(bootstrap: str) -> list[int]:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
-    )
-    consumer.assign([confluent_kafka.TopicPartition("kept", 0, 0)])
-    found: list[int] = []
-    while len(found) < 2 * RECORDS:
-        found += [int(message.value() or b"") for message in consume(consumer, 2 * RECORDS - len(found), 10)]
-    consumer.close()
-    return found

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 
-from confluent_kafka import Consumer, Producer
-
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import AgentUnderTest
 from tests.fixtures_s3 import BUCKET, REGION, HttpsServer, aws_credentials, https_s3, https_server
+from tests.kafka_clients import KafkaClients
 
 __all__ = ["aws_credentials", "https_s3", "https_server"]
 
@@ -33,28 +32,8 @@ def test_records_go_through_a_bucket_that_is_part_of_the_host_name(metastore_url
     assert cluster_id is not None
     assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
     with AgentUnderTest(settings) as agent:
-        _produce(agent.kafka)
+        KafkaClients(agent.kafka, {"enable.idempotence": True}).produce("addressed", RECORDS)
         assert agent.stop() == 0
     with AgentUnderTest(settings) as agent:
-        assert _consume(agent.kafka) == RECORDS
-
-
-def _produce(bootstrap: str) -> None:
-    refused: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for record in RECORDS:
-        producer.produce("addressed", record, on_delivery=lambda error, _: error and refused.append(error))
-    assert producer.flush(300) == 0
-    assert refused == []
-
-
-def _consume(bootstrap: str) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["addressed"])
-    found: list[bytes] = []
-    while len(found) < len(RECORDS):
-        messages = consumer.consume(len(RECORDS), timeout=300)
-        assert messages, f"no record within 300 s after {len(found)}"
-        found += [value for message in messages if (value := message.value()) is not None]
-    consumer.close()
-    return found
+        found = KafkaClients(agent.kafka).read_in_group("addressed", len(RECORDS), "g")
+        assert [message.value() for message in found] == RECORDS

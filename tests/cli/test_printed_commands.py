@@ -13,15 +13,13 @@ import asyncio
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import confluent_kafka
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.cli.commands import COMMANDS as PARSED
 from headrace.cli.doctor.bucket_facts import read_bucket_facts, verdict_of
@@ -33,8 +31,8 @@ from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.directory import DirectoryStore
-from tests.confluent_records import read
 from tests.forked_cluster import ForkedCluster
+from tests.kafka_clients import KafkaClients
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent", "cli", "client", "compactor", "config", "metastore", "protocol", "scan", "spark", "storage")
@@ -205,13 +203,10 @@ class LiveCluster:
         )
 
     def produce(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        clients = KafkaClients(self.cluster.bootstrap)
         if not self.produced:
-            admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS_MAX)
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.cluster.bootstrap})
-        for number in range(self.produced, self.produced + RECORDS):
-            producer.produce("t", value=str(number), partition=0)
-        assert producer.flush(SECONDS_MAX) == 0
+            clients.create("t")
+        clients.produce("t", range(self.produced, self.produced + RECORDS))
         self.produced += RECORDS
 
     def flags(self, metastore: str, bucket: str) -> list[str]:
@@ -220,13 +215,8 @@ class LiveCluster:
     def assert_no_worse(self) -> None:
         """Clients write and read everything; the metastore is the one that the bucket names."""
         self.produce()
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.cluster.bootstrap, "group.id": str(uuid.uuid4())}
-        )
-        consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
-        values = [int(message.value() or b"") for message in read(consumer, self.produced, SECONDS_MAX)]
-        consumer.close()
-        assert values == list(range(self.produced))
+        found = KafkaClients(self.cluster.bootstrap).read("t", self.produced)
+        assert [int(message.value() or b"") for message in found] == list(range(self.produced))
         assert asyncio.run(self._verdict()) is LifeVerdict.CURRENT
         found = formatted_cluster(self.urls["right"])
         assert found is not None

@@ -35,7 +35,8 @@ from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.compactor.share_lives import Lives
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 
 PROGRAMS = find_installation().bin_dir
 BUGS = PlantedBugs("lost shares")
@@ -76,11 +77,11 @@ async def test_no_history_of_many_shows_a_wrong_list() -> None:
     assert not await _histories(range(1_000, 1_000 + MANY_SEEDS))
 
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Plant = Callable[[Patch], object]
 
 
 def _replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
 
 
 def _each_write_keeps_what_it_replaces(right: Any) -> Any:
@@ -163,11 +164,9 @@ PLANTS: dict[str, Plant] = {
 
 @pytest.mark.requirement("X4")
 @BUGS.cases(PLANTS)
-async def test_planted_bugs_are_found(
-    bug: str, trial: Trial, monkeypatch: pytest.MonkeyPatch, record_property: Report
-) -> None:
-    PLANTS[bug](monkeypatch)
-    for seed in trial.seeds(record_property):
+async def test_planted_bugs_are_found(bug: str, trial: Trial) -> None:
+    PLANTS[bug](trial.patch)
+    for seed in trial.seeds():
         trial.saw(await Lives(seed).run())
 
 

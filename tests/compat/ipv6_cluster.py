@@ -15,12 +15,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from headrace.cli.main import main as headrace
 from load.dev_server import DevServer
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 SECONDS_MAX = 300
 PARTITIONS, RECORDS = 4, 40
@@ -49,19 +46,10 @@ def main(directory: str, advertised: str, bound: str, agents: str) -> None:
 
 def round_trip(bootstrap: str) -> int:
     """Return how many records were written to and read from all partitions."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("six", PARTITIONS)])["six"].result(SECONDS_MAX)
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
-        producer.produce("six", str(number), partition=number % PARTITIONS)
-    assert producer.flush(SECONDS_MAX) == 0
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "six", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["six"])
-    found = {message.value() for message in read(consumer, RECORDS, SECONDS_MAX)}
-    consumer.close()
-    return len(found)
+    clients = KafkaClients(bootstrap)
+    clients.create("six", PARTITIONS)
+    clients.produce("six", range(RECORDS), PARTITIONS)
+    return len({message.value() for message in clients.read_in_group("six", RECORDS, "six")})
 
 
 def page(url: str) -> tuple[int, str]:

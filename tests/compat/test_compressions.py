@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import aiokafka
-import confluent_kafka
 import pytest
 
 from load.dev_server import DevServer
 from tests.compat.clients import TIMEOUT_SECONDS
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 500
@@ -20,23 +19,9 @@ RECORDS = 500
 def test_what_librdkafka_compresses_both_can_read(one_agent: DevServer, codec: str) -> None:
     topic = f"codec-{codec}"
     sent = [f"{codec} {n} ".encode() * 20 for n in range(RECORDS)]
-    failures: list[object] = []
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": one_agent.bootstrap, "compression.type": codec, "enable.idempotence": True}
-    )
-    for value in sent:
-        producer.produce(topic, value, on_delivery=lambda error, _: error and failures.append(error))
-    assert (producer.flush(TIMEOUT_SECONDS), failures) == (0, [])
-    assert _confluent(one_agent.bootstrap, topic) == sent
+    KafkaClients(one_agent.bootstrap, {"compression.type": codec, "enable.idempotence": True}).produce(topic, sent)
+    assert [m.value() for m in KafkaClients(one_agent.bootstrap).read(topic, RECORDS)] == sent
     assert asyncio.run(_aiokafka(one_agent.bootstrap, topic)) == sent
-
-
-def _confluent(bootstrap: str, topic: str) -> list[bytes]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "codecs"})
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    messages = read(consumer, RECORDS, TIMEOUT_SECONDS)
-    consumer.close()
-    return [message.value() for message in messages]
 
 
 async def _aiokafka(bootstrap: str, topic: str) -> list[bytes]:

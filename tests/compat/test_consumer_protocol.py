@@ -29,6 +29,7 @@ from tests.confluent_records import passes
 from tests.forked_cluster import ForkedCluster
 from tests.house.needs import require
 from tests.java_program import java_command
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES
 
 PARTITIONS = 6
@@ -38,9 +39,7 @@ MORTAL = SETTINGS | {"broker.heartbeat.interval.ms": 500, "broker.session.timeou
 
 def produce_one(server: DevServer, topic: str, value: int) -> None:
     """Produce one record to a topic of one partition."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    producer.produce(topic, str(value))
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    KafkaClients(server.bootstrap, {"log_level": 0}).produce(topic, [value])
 
 
 class Member:
@@ -123,10 +122,7 @@ def mortal_server(postgres_server: EmbeddedPostgres, tmp_path: Path) -> Iterator
 
 def produce(server: DevServer, topic: str, numbers: range) -> None:
     """Record n goes to partition n modulo their number."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    for number in numbers:
-        producer.produce(topic, str(number), partition=number % PARTITIONS)
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    KafkaClients(server.bootstrap, {"log_level": 0}).produce(topic, numbers, PARTITIONS)
 
 
 def until(members: Sequence[Member], reached: Callable[[], bool], what: str) -> None:

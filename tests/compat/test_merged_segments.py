@@ -6,10 +6,8 @@ import json
 import time
 from collections.abc import Iterator
 
-import confluent_kafka
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.api.agents import SEGMENT_KEYS
 from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
@@ -19,6 +17,7 @@ from headrace.metastore.segment_logs.records import RemoteLogSegmentMetadataUpda
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from load.dev_server import DevServer
 from tests.forked_cluster import ForkedCluster
+from tests.kafka_clients import KafkaClients
 
 TIMEOUT_SECONDS = 300
 TOPIC = "orders"
@@ -36,39 +35,16 @@ def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathF
     with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings=settings) as running:
         with psycopg.connect(running.metastore_url) as connection:
             connection.execute("INSERT INTO features VALUES (%s, 1, 1) ON CONFLICT DO NOTHING", (SEGMENT_KEYS,))
-        admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(TIMEOUT_SECONDS)
-        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap, "linger.ms": 0})
-        for number in range(RECORDS):
-            producer.produce(TOPIC, b"record %d" % number, partition=0)
-            assert producer.flush(TIMEOUT_SECONDS) == 0
+        clients = KafkaClients(running.bootstrap, {"linger.ms": 0})
+        clients.create(TOPIC)
+        clients.produce(TOPIC, [b"record %d" % number for number in range(RECORDS)], one_by_one=True)
         yield running
 
 
 def read_whole(server: DevServer, topic: str) -> list[StreamRecord]:
     """Every partition from its start to its end as of now, by assignment."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": server.bootstrap,
-            "group.id": "x",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(50)])
-    found, ended = [], set()
-    try:
-        while len(ended) < 50:
-            message = consumer.poll(TIMEOUT_SECONDS)
-            assert message is not None
-            if message.error():
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                ended.add(message.partition())
-            else:
-                found.append(StreamRecord(message.offset(), message.timestamp()[1], message.key(), message.value()))
-    finally:
-        consumer.close()
-    return found
+    found = KafkaClients(server.bootstrap).read_to_end(topic, 50)
+    return [StreamRecord(m.offset(), m.timestamp()[1], m.key(), m.value()) for m in found]
 
 
 @pytest.mark.requirement("R12", "R1", "R9")

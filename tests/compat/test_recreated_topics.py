@@ -15,11 +15,11 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.dev_server import DevServer
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 TIMEOUT_SECONDS = 300
 BEFORE, AFTER = [b"old-0", b"old-1", b"old-2"], [b"new-0", b"new-1", b"new-2"]
@@ -170,10 +170,5 @@ class Topic:
 
     def values(self) -> list[bytes]:
         """Return what a reader gets, from offset 0 on."""
-        settings = {"bootstrap.servers": self._server.bootstrap, "group.id": self.name, "log_level": 0}
-        consumer = confluent_kafka.Consumer(settings)
-        consumer.assign([TopicPartition(self.name, 0, 0)])
-        try:
-            return [message.value() for message in read(consumer, len(AFTER), TIMEOUT_SECONDS)]
-        finally:
-            consumer.close()
+        clients = KafkaClients(self._server.bootstrap, {"group.id": self.name, "log_level": 0})
+        return [message.value() for message in clients.read(self.name, len(AFTER))]

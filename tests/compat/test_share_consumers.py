@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 
 from load.dev_server import DevServer
 from tests.compat.conftest import SETTINGS
 from tests.java_program import java_command
+from tests.kafka_clients import KafkaClients
 from tests.share_torture import MEMBER
 from tests.tools import JAVA_LIBRARIES
 
@@ -113,10 +113,7 @@ def start() -> Iterator[Start]:
 
 def produce(bootstrap: str, topic: str, values: range) -> None:
     """Value n goes to partition n modulo their number."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True})
-    for value in values:
-        producer.produce(topic, str(value), partition=value % PARTITIONS)
-    assert producer.flush(TIMEOUT_SECONDS) == 0
+    KafkaClients(bootstrap, {"log_level": 0, "enable.idempotence": True}).produce(topic, values, PARTITIONS)
 
 
 @pytest.mark.requirement("X12")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,6 +21,7 @@ from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
 
 TOPIC, GROUP = "orders", "billing"
 RECORDS, COMMITTED = 200, 150
@@ -78,13 +78,9 @@ def _settings(metastore_url: str, bucket: Path) -> dict[str, object]:
 
 
 def _load(agent: AgentUnderTest) -> None:
-    admin = AdminClient({"bootstrap.servers": agent.kafka})
-    for created in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
-        created.result(SECONDS_MAX)
-    producer = Producer({"bootstrap.servers": agent.kafka, "enable.idempotence": True})
-    for number in range(RECORDS):
-        producer.produce(TOPIC, b"record %d" % number)
-    assert producer.flush(SECONDS_MAX) == 0
+    clients = KafkaClients(agent.kafka, {"enable.idempotence": True})
+    clients.create(TOPIC)
+    clients.produce(TOPIC, [b"record %d" % number for number in range(RECORDS)])
     consumer = Consumer(
         {
             "bootstrap.servers": agent.kafka,

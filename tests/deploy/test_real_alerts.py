@@ -19,7 +19,6 @@ import boto3
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import generate_latest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -30,6 +29,7 @@ from tests.deploy.fired_alerts import Page, assert_fires
 from tests.deploy.live_scrape import Scrape
 from tests.deploy.test_rules import ALERTS
 from tests.fixtures_s3 import BUCKET
+from tests.kafka_clients import KafkaClients
 from tests.torture.proxy import FaultProxy
 
 TOPIC, FILES = "orders", 12
@@ -122,13 +122,9 @@ def _is_healthy(page: Scrape) -> bool:
 
 
 def _produce(address: str) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    for created in admin.create_topics([NewTopic(TOPIC, 1)]).values():
-        created.result(SECONDS_MAX)
-    producer = Producer({"bootstrap.servers": address})
-    for _ in range(FILES):
-        producer.produce(TOPIC, b"x" * 1000)
-        assert producer.flush(SECONDS_MAX) == 0
+    clients = KafkaClients(address)
+    clients.create(TOPIC)
+    clients.produce(TOPIC, [b"x" * 1000] * FILES, one_by_one=True)
 
 
 async def _remove_segments(world: World) -> int:
@@ -186,9 +182,7 @@ async def test_dependencies_that_fail(world: World, tmp_path: Path) -> None:
 
 def _produce_in_vain(address: str) -> None:
     """Clients keep on sending: each PUT is refused."""
-    admin = AdminClient({"bootstrap.servers": address})
-    for created in admin.create_topics([NewTopic(TOPIC, 1)]).values():
-        created.result(SECONDS_MAX)
+    KafkaClients(address).create(TOPIC)
     producer = Producer({"bootstrap.servers": address, "message.timeout.ms": 3_000, "retry.backoff.ms": 100})
     producer.produce(TOPIC, b"x")
     producer.flush(SECONDS_MAX)

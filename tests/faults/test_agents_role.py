@@ -6,14 +6,13 @@ import time
 import urllib.request
 from urllib.parse import urlsplit
 
-import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 from tests.metastore.test_secure_connections import agents_role
 
 __all__ = ["agents_role"]
@@ -28,19 +27,13 @@ def test_an_agent_does_all_its_work_with_the_role(
     url = f"postgresql://{agents_role}:first@127.0.0.1:{postgres_server.port}/{database}"
     with AgentUnderTest(agent_settings | {"metastore.url": url, "group.initial.rebalance.delay.ms": 0}) as agent:
         admin = AdminClient({"bootstrap.servers": agent.kafka})
-        for created in admin.create_topics([NewTopic("orders", 2), NewTopic("gone", 2)]).values():
-            created.result(SECONDS_MAX)
-        producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka, "enable.idempotence": True})
-        for number in range(RECORDS):
-            producer.produce("orders", str(number), partition=number % 2)
-            assert producer.flush(SECONDS_MAX) == 0
+        clients = KafkaClients(agent.kafka, {"enable.idempotence": True})
+        for topic in ("orders", "gone"):
+            clients.create(topic, 2)
+        clients.produce("orders", range(RECORDS), 2, one_by_one=True)
         migrate(metastore_url)  # the owner, while the agent runs
-        group = {"group.id": "readers", "auto.offset.reset": "earliest"}
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": agent.kafka} | group)
-        consumer.subscribe(["orders"])
-        values = sorted(int(message.value()) for message in read(consumer, RECORDS, SECONDS_MAX))
-        assert values == list(range(RECORDS))
-        consumer.close()
+        found = KafkaClients(agent.kafka).read_in_group("orders", RECORDS, "readers")
+        assert sorted(int(message.value() or b"") for message in found) == list(range(RECORDS))
         for deleted in admin.delete_topics(["gone"]).values():
             deleted.result(SECONDS_MAX)
         until = time.monotonic() + SECONDS_MAX

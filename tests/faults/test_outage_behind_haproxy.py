@@ -23,12 +23,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
 from tests.tools import find_haproxy
 from tests.torture.proxy import FaultProxy
 
@@ -172,10 +172,7 @@ async def world(
 
 
 def _produce(address: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
-    for number in range(count):
-        producer.produce(TOPIC, str(number))
-    assert producer.flush(SECONDS_MAX) == 0
+    KafkaClients(address, {"enable.idempotence": True}).produce(TOPIC, range(count))
 
 
 @pytest.mark.slow  # it waits for leases of 9 s; with shorter ones they end too far apart on a busy machine

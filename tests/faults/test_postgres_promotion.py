@@ -34,12 +34,6 @@ RECORDS = 3_000
 
 
 @pytest.fixture
-def servers(prepared_primary: Path | None) -> Iterator[Servers]:
-    with Servers(prepared=prepared_primary) as servers:
-        yield servers
-
-
-@pytest.fixture
 def settings(servers: Servers, tmp_path: Path) -> dict[str, object]:
     """Return the settings of agents on the primary, formatted."""
     shared: dict[str, object] = {

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
 from tests.metastore.lost_standby import LostStandby
 from tests.torture.proxy import FaultProxy
 
@@ -91,9 +91,7 @@ def _are_ready(answers: list[tuple[int, str]]) -> None:
 
 
 def _produce(address: str) -> None:
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
-    producer.produce("orders", b"1")
-    assert producer.flush(SECONDS_MAX) == 0
+    KafkaClients(address, {"enable.idempotence": True}).produce("orders", [b"1"])
 
 
 @pytest.mark.slow  # it waits for leases of 9 s

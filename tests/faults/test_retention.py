@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka import KafkaAdminClient
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.forked_cluster import ForkedCluster
+from tests.kafka_clients import KafkaClients
 
 RECORDS = 20
 BATCH_BYTES_MAX = 300
@@ -36,10 +37,8 @@ def filled_topic(server: DevServer, admin: AdminClient, **configs: str) -> str:
     """A new topic with records in separate files, each of them new."""
     name = f"events-{uuid.uuid4()}"
     admin.create_topics([NewTopic(name, 1, config=configs)])[name].result()
-    producer = Producer({"bootstrap.servers": server.agents[0].kafka, "linger.ms": 0})
-    for number in range(RECORDS):
-        producer.produce(name, str(number).encode() * 100, partition=0)
-        assert producer.flush(300) == 0
+    values = [str(number) * 100 for number in range(RECORDS)]
+    KafkaClients(server.agents[0].kafka, {"linger.ms": 0}).produce(name, values, one_by_one=True)
     return name
 
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
+from confluent_kafka.admin import AdminClient, UserScramCredentialDeletion
 
 from headrace.cli.main import main
 from tests import compat
 from tests.agent_process import SECONDS_MAX
-from tests.confluent_records import read
 from tests.faults.secure_cluster import (
     JAVA_LOGINS,
     MECHANISMS,
@@ -28,6 +27,7 @@ from tests.faults.secure_cluster import (
     secure_cluster,
 )
 from tests.java_program import java_command
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -57,20 +57,11 @@ def test_librdkafka_writes_and_reads_in_a_group_by_each_mechanism_and_with_a_cer
 
 
 def _write_and_read(settings: dict[str, Any], topic: str) -> None:
-    admin = AdminClient(settings)
-    admin.poll(0)
-    for created in admin.create_topics([NewTopic(topic, 4)]).values():
-        created.result(SECONDS_MAX)
-    producer = confluent_kafka.Producer(settings | {"enable.idempotence": True})
-    for number in range(RECORDS):
-        producer.produce(topic, str(number), partition=number % 4)
-    assert producer.flush(SECONDS_MAX) == 0
-    group = {"group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = confluent_kafka.Consumer(settings | group)
-    consumer.subscribe([topic])
-    values = sorted(int(message.value()) for message in read(consumer, RECORDS, SECONDS_MAX))
-    assert values == list(range(RECORDS))
-    consumer.close()
+    bootstrap = settings["bootstrap.servers"]
+    KafkaClients(bootstrap, settings).create(topic, 4)
+    KafkaClients(bootstrap, settings | {"enable.idempotence": True}).produce(topic, range(RECORDS), 4)
+    found = KafkaClients(bootstrap, settings).read_in_group(topic, RECORDS, topic)
+    assert sorted(int(message.value() or b"") for message in found) == list(range(RECORDS))
 
 
 def _authenticate_again(cluster: SecureCluster) -> None:

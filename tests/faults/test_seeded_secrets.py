@@ -43,6 +43,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.fixtures_s3 import SECRET_KEY
+from tests.kafka_clients import KafkaClients
 
 SECRETS = {
     "scram password": b"planted-scram-password",
@@ -268,21 +269,10 @@ def _http(planted: Planted, evidence: Evidence) -> None:
 
 
 def _metadata_log(planted: Planted, evidence: Evidence) -> None:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": planted.admin,
-            "group.id": "dump",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("__cluster_metadata", 0, 0)])
-    count = 0
-    while (message := consumer.poll(SECONDS_MAX)) is not None and message.error() is None:
+    found = KafkaClients(planted.admin).read_to_end("__cluster_metadata")
+    for message in found:
         evidence.add("metadata log", message.value() or b"")
-        count += 1
-    assert count > 3
-    consumer.close()
+    assert len(found) > 3
 
 
 def _refused_commands(planted: Planted, evidence: Evidence, capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from tests.confluent_records import read
 from tests.faults.shared_cluster import SharedCluster, shared_cluster
 from tests.house.needs import require
 from tests.java_program import java_command
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES
 
 GROUPS = 8
@@ -34,16 +35,7 @@ def cluster(module_agent_settings: dict[str, object]) -> Iterator[SharedCluster]
 
 
 def _produce(address: str, topic: str, count: int) -> None:
-    failures: list[object] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True})
-    for number in range(count):
-        producer.produce(
-            topic,
-            str(number),
-            partition=number % PARTITIONS,
-            on_delivery=lambda error, _: error and failures.append(error),
-        )
-    assert (producer.flush(SECONDS_MAX), failures) == (0, [])
+    KafkaClients(address, {"enable.idempotence": True}).produce(topic, range(count), PARTITIONS)
 
 
 def _metric(agent: AgentUnderTest, name: str) -> float:

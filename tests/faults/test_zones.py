@@ -5,15 +5,14 @@ librdkafka says its zone with client.rack (KIP-392) or with a `zone=` element of
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Iterator
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.agent_process import AgentUnderTest, until_told
+from tests.kafka_clients import KafkaClients
 
 RECORDS = 300
 PARTITIONS = 6
@@ -50,20 +49,11 @@ def _create(agents: tuple[AgentUnderTest, AgentUnderTest]) -> str:
 
 
 def _produce(bootstrap: str, client_id: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "client.id": client_id})
-    for number in range(RECORDS):
-        producer.produce("t", b"x" * 100, partition=number % PARTITIONS)
-    assert producer.flush(SECONDS_MAX) == 0
+    KafkaClients(bootstrap, {"client.id": client_id}).produce("t", [b"x" * 100] * RECORDS, PARTITIONS)
 
 
 def _consume(bootstrap: str, settings: dict[str, str]) -> int:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g", **settings})
-    consumer.assign([confluent_kafka.TopicPartition("t", p, 0) for p in range(PARTITIONS)])
-    found, until = 0, time.monotonic() + SECONDS_MAX
-    while found < RECORDS and time.monotonic() < until:
-        found += sum(message.error() is None for message in consumer.consume(RECORDS, 0.5))
-    consumer.close()
-    return found
+    return len(KafkaClients(bootstrap, settings).read("t", RECORDS, PARTITIONS))
 
 
 @pytest.mark.requirement("W15")

@@ -37,6 +37,7 @@ def broken(function: str, texts: Texts) -> str:
     """The source of a function with a planted bug."""
     source = source_of(function)
     for right, wrong in texts:
+        assert right != wrong, f"the bug patches nothing: {right}"
         assert right in source, f"the bug has to be planted elsewhere: {right}"
         source = source.replace(right, wrong)
     return source

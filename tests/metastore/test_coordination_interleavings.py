@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
 from tests.metastore.coordination import CoordinationHistory
@@ -16,7 +15,7 @@ from tests.metastore.growth_interleavings import GrowthHistory
 from tests.metastore.interleavings import Unexplained
 from tests.metastore.lock_gates import Sessions
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 ROUNDS = 25
@@ -70,17 +69,13 @@ PLANTED = PlantedBugs("interleavings of coordination", most=100, is_race=True)
 
 
 @PLANTED.cases(BUGS)
-async def test_a_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_a_planted_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, texts = BUGS[bug]
-    for seed in trial.seeds(record_property):
-        planted = Throwaway(postgres_server, metastore_template).store(broken(function, texts), sessions=6)
+    for seed in trial.seeds():
+        planted = throwaway.store(broken(function, texts), sessions=6)
         async with planted as (url, store):
-            try:
+            with trial.shown_by(Unexplained, HeadraceError):
                 await _tell(url, store, seed, ROUNDS_OF_A_BUG)
-            except (Unexplained, HeadraceError) as found:
-                trial.saw(found)
 
 
 GROWTH_BUGS = {
@@ -113,17 +108,13 @@ PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100, is_race=Tru
 
 
 @PLANTED_IN_GROWTH.cases(GROWTH_BUGS)
-async def test_a_planted_bug_of_growth_is_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_a_planted_bug_of_growth_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, right, wrong = GROWTH_BUGS[bug]
-    for seed in trial.seeds(record_property):
-        planted = Throwaway(postgres_server, metastore_template).store(broken(function, [(right, wrong)]), sessions=6)
+    for seed in trial.seeds():
+        planted = throwaway.store(broken(function, [(right, wrong)]), sessions=6)
         async with planted as (url, store):
-            try:
+            with trial.shown_by(Unexplained, HeadraceError):
                 await _grow(url, store, seed, ROUNDS_OF_A_BUG)
-            except (Unexplained, HeadraceError) as found:
-                trial.saw(found)
 
 
 COUNT_BUGS = {
@@ -174,14 +165,10 @@ PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100, is_race=T
 
 
 @PLANTED_IN_CHANGES.cases(COUNT_BUGS)
-async def test_a_planted_bug_of_changes_is_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_a_planted_bug_of_changes_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, right, wrong = COUNT_BUGS[bug]
-    for seed in trial.seeds(record_property):
-        planted = Throwaway(postgres_server, metastore_template).store(broken(function, [(right, wrong)]), sessions=6)
+    for seed in trial.seeds():
+        planted = throwaway.store(broken(function, [(right, wrong)]), sessions=6)
         async with planted as (url, store):
-            try:
+            with trial.shown_by(Unexplained, HeadraceError):
                 await _change_counts(url, store, seed, ROUNDS_OF_A_BUG)
-            except (Unexplained, HeadraceError) as found:
-                trial.saw(found)

@@ -20,7 +20,6 @@ from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError, UnsupportedFeatureError
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
@@ -219,10 +218,10 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_planted_bugs_are_found(bug: str, postgres_server: EmbeddedPostgres, metastore_template: str) -> None:
+async def test_planted_bugs_are_found(bug: str, throwaway: Throwaway) -> None:
     async def tell(scenario: int) -> None:
         wrong = broken("grow_commit_shards", BUGS[bug])
-        async with Throwaway(postgres_server, metastore_template).store(wrong, sessions=8) as (url, store):
+        async with throwaway.store(wrong, sessions=8) as (url, store):
             if scenario == 0:
                 await growth_between_two_commits(store, url)
             else:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.halving_interleavings import HalvingHistory, OutOfOrder
 from tests.metastore.halving_scenes import open_halving_scene
 from tests.metastore.lock_gates import Sessions
 from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("X5")
@@ -52,13 +51,9 @@ async def test_the_order_is_kept_in_every_race(metastore: PostgresMetastore, met
 
 
 @BUGS.cases(PLANTED)
-async def test_planted_bugs_are_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_planted_bugs_are_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     name, old, new = PLANTED[bug]
-    for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store(broken(name, [(old, new)])) as (url, store):
-            try:
+    for seed in trial.seeds():
+        async with throwaway.store(broken(name, [(old, new)])) as (url, store):
+            with trial.shown_by(OutOfOrder):
                 await _run(store, url, seed)
-            except OutOfOrder as found:
-                trial.saw(found)

@@ -13,7 +13,7 @@ from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes, MergeVerdict, PartitionMerge
 from tests.metastore.key_claims import MOVED, NOTHING, STAY, Said, columns
 from tests.metastore.sql_sources import broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("X5")
@@ -165,11 +165,9 @@ BUGS = PlantedBugs("merges of partitions")
 
 
 @BUGS.cases(PLANTED)
-def test_planted_bugs_have_other_verdicts(
-    bug: str, trial: Trial, record_property: Report, database: Connection
-) -> None:
+def test_planted_bugs_have_other_verdicts(bug: str, trial: Trial, database: Connection) -> None:
     database.execute(broken("judge_merges", [PLANTED[bug]]).encode())
-    for seed in trial.seeds(record_property):
+    for seed in trial.seeds():
         with database.transaction(force_rollback=True):
             trial.saw(first_difference(SqlMerge(database), seed))
 

@@ -22,7 +22,7 @@ from tests.model import metastore_model
 from tests.pauses.plan import FORWARDING, SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site
 from tests.pauses.world import World
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 FORWARD = "agent/peers/forwarding/"
 EVERYDAY = (*reversed(SCHEDULES), *FORWARDING)
@@ -232,20 +232,16 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
 
 
 @PLANTED.cases(BUGS)
-def test_deliberate_bugs_are_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deliberate_bugs_are_found(bug: str, trial: Trial) -> None:
     owner, name, wrong, found = BUGS[bug]
-    monkeypatch.setattr(owner, name, wrong)
-    for seed in trial.seeds(record_property):
+    trial.plant(owner, name, wrong)
+    for seed in trial.seeds():
         problems = _problems(seed)
         trial.saw(any(found in problem for problem in problems), instead=problems)
 
 
 @PLANTED.cases(["an index that takes lost rows for none"])
-def test_an_index_that_takes_lost_rows_for_none_is_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_takes_lost_rows_for_none_is_found(bug: str, trial: Trial) -> None:
     """A resumed agent continues from the rows that the feed still has, and answers across the gap."""
 
     def keep_what_was_known(self: TailIndex, shard: int, head: int, heard: dict[int, int]) -> None:
@@ -260,8 +256,8 @@ def test_an_index_that_takes_lost_rows_for_none_is_found(
         tail.high_watermark = extent.last_offset + 1
 
     append = TailIndex._append
-    monkeypatch.setattr(TailIndex, "_forget_shard", keep_what_was_known)
-    monkeypatch.setattr(TailIndex, "_append", append_across_the_gap)
-    for seed in trial.seeds(record_property):
+    trial.plant(TailIndex, "_forget_shard", keep_what_was_known)
+    trial.plant(TailIndex, "_append", append_across_the_gap)
+    for seed in trial.seeds():
         problems = _problems(seed)
         trial.saw(any("consumer" in problem for problem in problems), instead=problems)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import pytest
 
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import open_scene
 from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.bulk_history import BulkHistory
 from tests.seeds import seeds
 
@@ -82,14 +81,10 @@ PLANTED = PlantedBugs("bulk writes", most=200)
 
 
 @PLANTED.cases(BUGS)
-async def test_the_histories_catch(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_the_histories_catch(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     """Each history has its own database."""
     function, right, wrong = BUGS[bug]
-    for seed in trial.seeds(record_property):
-        with Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)])) as url:
-            try:
-                await run_history(url, seed)
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {str(found)[:100]}")
+    for seed in trial.seeds():
+        database = throwaway.database(broken(function, [(right, wrong)]))
+        with database as url, trial.shown_by(Exception):
+            await run_history(url, seed)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
 from tests.compactor.model_api import ModelCleaningApi
 from tests.generated_examples import FEW, by_seed_alone
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.cleaning_story import Story
 from tests.properties.test_cleaning import STORIES, steps
 
@@ -150,15 +149,13 @@ def _tell_known_histories() -> None:
 
 
 @PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
-def test_a_planted_bug_is_caught(
-    bug: tuple[Wrong, Any, str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_bug_is_caught(bug: tuple[Wrong, Any, str], trial: Trial) -> None:
     """By a known history, or by one that is generated."""
     wrong, owner, name = bug
-    monkeypatch.setattr(take_over, "SWAP_ATTEMPTS", 1)
-    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    trial.plant(take_over, "SWAP_ATTEMPTS", 1)
+    trial.plant(owner, name, wrong(getattr(owner, name)))
     if wrong is a_lost_swap_is_forgotten:
-        monkeypatch.setattr(job.Pass, "is_lost", property(lambda _: False, lambda _, value: None))
+        trial.plant(job.Pass, "is_lost", property(lambda _: False, lambda _, value: None))
 
     @FEW
     @given(steps, st.integers(0, 2**32))
@@ -166,6 +163,6 @@ def test_a_planted_bug_is_caught(
         asyncio.run(Story(world_seed).tell(history))
 
     known = _found_by(_tell_known_histories)
-    for number in trial.seeds(record_property):
+    for number in trial.seeds():
         with by_seed_alone():
             trial.saw(known or _found_by(seed(number)(prove)))

@@ -10,10 +10,9 @@ from __future__ import annotations
 from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.generated_examples import FEW, by_seed_alone
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.commit_machine import machine_on
 
 BUGS = {
@@ -120,15 +119,10 @@ PLANTED = PlantedBugs("commit machine", most=100)
 
 
 @PLANTED.cases(BUGS)
-def test_the_machine_catches(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+def test_the_machine_catches(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     """This is what needs two sessions at once is in tests/metastore/test_interleavings.py."""
     function, right, wrong = BUGS[bug]
-    for number in trial.seeds(record_property):
-        database = Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)]))
-        with database as url, machine_on(url) as machine, by_seed_alone():
-            try:
-                run_state_machine_as_test(seed(number)(machine), settings=FEW)
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+    for number in trial.seeds():
+        database = throwaway.database(broken(function, [(right, wrong)]))
+        with database as url, machine_on(url) as machine, by_seed_alone(), trial.shown_by(Exception):
+            run_state_machine_as_test(seed(number)(machine), settings=FEW)

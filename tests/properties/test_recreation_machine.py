@@ -6,10 +6,9 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.generated_examples import FEW, by_seed_alone
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.commit_machine import machine_on
 from tests.properties.recreation_machine import RecreationMachine
 
@@ -46,14 +45,9 @@ def test_producers_go_on_over_long_histories(metastore_url: str) -> None:
 
 
 @PLANTED.cases(BUGS)
-def test_the_machine_catches(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+def test_the_machine_catches(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, right, wrong = BUGS[bug]
-    for number in trial.seeds(record_property):
-        database = Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)]))
-        with database as url, machine_on(url, RecreationMachine) as machine, by_seed_alone():
-            try:
-                run_state_machine_as_test(seed(number)(machine), settings=FEW)
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+    for number in trial.seeds():
+        database = throwaway.database(broken(function, [(right, wrong)]))
+        with database as url, machine_on(url, RecreationMachine) as machine, by_seed_alone(), trial.shown_by(Exception):
+            run_state_machine_as_test(seed(number)(machine), settings=FEW)

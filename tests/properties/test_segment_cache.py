@@ -31,7 +31,8 @@ from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, FeedKind, FeedPage, PartitionExtents
 from headrace.metastore.keys import partition_key
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 from tests.properties.primary_of_logs import PrimaryOfLogs, read_committed
 
 KEYS = [partition_key(4, index) for index in range(12)]
@@ -278,48 +279,45 @@ def test_readers_get_what_was_committed_in_many_more_stories(first: int) -> None
         run(seed)
 
 
-Patch = pytest.MonkeyPatch
-
-
 def swaps_are_ignored(patch: Patch) -> None:
     right = SegmentCache.apply
-    patch.setattr(SegmentCache, "apply", lambda self, row: row.kind is FeedKind.SWAP or right(self, row))
+    patch.replace(SegmentCache, "apply", lambda self, row: row.kind is FeedKind.SWAP or right(self, row))
 
 
 def deletions_are_ignored(patch: Patch) -> None:
     right = SegmentCache.apply
-    patch.setattr(SegmentCache, "apply", lambda self, row: row.kind is FeedKind.TOPIC_DELETED or right(self, row))
+    patch.replace(SegmentCache, "apply", lambda self, row: row.kind is FeedKind.TOPIC_DELETED or right(self, row))
 
 
 def old_answers_are_kept(patch: Patch) -> None:
     right = SegmentCache.keep
-    patch.setattr(
+    patch.replace(
         SegmentCache, "keep", lambda self, key, extents, _, aborted: right(self, key, extents, self.changes, aborted)
     )
 
 
 def a_swap_removes_only_its_first_extent(patch: Patch) -> None:
     right = SegmentCache._drop_range
-    patch.setattr(SegmentCache, "_drop_range", lambda self, key, base, last: right(self, key, base, base))
+    patch.replace(SegmentCache, "_drop_range", lambda self, key, base, last: right(self, key, base, base))
 
 
 def lost_rows_leave_the_cache(patch: Patch) -> None:
-    patch.setattr(SegmentCache, "forget", lambda self, keys=None: None)
+    patch.replace(SegmentCache, "forget", lambda self, keys=None: None)
 
 
 def answers_are_joined_across_a_gap(patch: Patch) -> None:
     """Answers that do not meet, or from before and after a swap: extents are left out, or are there twice."""
-    patch.setattr(segment_cache, "_continued", lambda before, first: before)
+    patch.replace(segment_cache, "_continued", lambda before, first: before)
 
 
 def crossing_answers_are_joined(patch: Patch) -> None:
     """An answer from before a swap, and the rest of one from after it: extents are left out, or are there twice."""
-    patch.setattr(segment_cache, "_continuing", lambda last, after: after)
+    patch.replace(segment_cache, "_continuing", lambda last, after: after)
 
 
 def aborted_transactions_stay_without_their_markers(patch: Patch) -> None:
     """An answer from before a marker was removed, and one from after it: later records of the producer are hidden."""
-    patch.setattr(segment_cache, "_have_markers", lambda run, ranges: True)
+    patch.replace(segment_cache, "_have_markers", lambda run, ranges: True)
 
 
 def aborted_transactions_go_with_a_part_of_the_run(patch: Patch) -> None:
@@ -329,7 +327,7 @@ def aborted_transactions_go_with_a_part_of_the_run(patch: Patch) -> None:
         right(self, key, base_offset, last_offset)
         self._aborted.pop(key, None)
 
-    patch.setattr(SegmentCache, "_drop_range", drop_range)
+    patch.replace(SegmentCache, "_drop_range", drop_range)
 
 
 def a_drop_of_another_shard_hides_a_moved_log_start(patch: Patch) -> None:
@@ -339,7 +337,7 @@ def a_drop_of_another_shard_hides_a_moved_log_start(patch: Patch) -> None:
         right(self)
         self.history_mark += 1
 
-    patch.setattr(TailIndex, "_count_removal", count_removal)
+    patch.replace(TailIndex, "_count_removal", count_removal)
 
 
 def a_moved_log_start_needs_a_tail(patch: Patch) -> None:
@@ -350,7 +348,7 @@ def a_moved_log_start_needs_a_tail(patch: Patch) -> None:
         if key in self._tails:
             right(self, history_mark, key, log_start_offset)
 
-    patch.setattr(TailIndex, "move_log_start", move_log_start)
+    patch.replace(TailIndex, "move_log_start", move_log_start)
 
 
 BUGS = (
@@ -370,12 +368,8 @@ PLANTED = PlantedBugs("segment cache")
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(
-    bug: Callable[[Patch], None], trial: Trial, record_property: Report, monkeypatch: Patch
-) -> None:
-    bug(monkeypatch)
-    for seed in trial.seeds(record_property):
-        try:
+def test_a_planted_bug_is_found(bug: Callable[[Patch], None], trial: Trial) -> None:
+    bug(trial.patch)
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             run(seed)
-        except AssertionError:
-            trial.saw(True)

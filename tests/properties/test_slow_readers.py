@@ -17,7 +17,8 @@ import pytest
 from headrace.agent.listener import reply_memory
 from headrace.agent.listener.reading_speed import ReadingSpeed
 from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies, ReplyMemory
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 
 MIB = 1024 * 1024
 TOTAL, ASKED = 64 * MIB, 50 * MIB
@@ -189,7 +190,7 @@ def test_a_quick_reader_soon_gets_large_answers() -> None:
 # -- planted bugs
 
 
-def a_byte_buys_time(patch: pytest.MonkeyPatch) -> None:
+def a_byte_buys_time(patch: Patch) -> None:
     right = ReadingSpeed.is_too_slow
 
     def is_too_slow(self: ReadingSpeed, now: float, taken_bytes: int) -> bool:
@@ -197,51 +198,51 @@ def a_byte_buys_time(patch: pytest.MonkeyPatch) -> None:
             self.begin(now)
         return right(self, now, taken_bytes)
 
-    patch.setattr(ReadingSpeed, "is_too_slow", is_too_slow)
+    patch.replace(ReadingSpeed, "is_too_slow", is_too_slow)
 
 
-def metadata_waits_behind_records(patch: pytest.MonkeyPatch) -> None:
+def metadata_waits_behind_records(patch: Patch) -> None:
     right = ConnectionReplies._wait
 
     async def wait(self: ConnectionReplies, size: int, *, is_large: bool) -> None:
         await right(self, size, is_large=True)
 
-    patch.setattr(ConnectionReplies, "_wait", wait)
+    patch.replace(ConnectionReplies, "_wait", wait)
 
 
-def slow_readers_get_large_answers(patch: pytest.MonkeyPatch) -> None:
+def slow_readers_get_large_answers(patch: Patch) -> None:
     right = ReadingSpeed.__init__
 
     def init(self: ReadingSpeed) -> None:
         right(self)
         self.most_bytes = ASKED
 
-    patch.setattr(ReadingSpeed, "__init__", init)
-    patch.setattr(ReadingSpeed, "read", lambda self, size_bytes, seconds: None)
+    patch.replace(ReadingSpeed, "__init__", init)
+    patch.replace(ReadingSpeed, "read", lambda self, size_bytes, seconds: None)
 
 
-def a_share_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
+def a_share_is_all_there_is(patch: Patch) -> None:
     slow_readers_get_large_answers(patch)
-    patch.setattr(ReplyMemory, "room_of", lambda self, client: ASKED)
-    patch.setattr(ReadingSpeed, "is_too_slow", lambda self, now, taken_bytes: False)
+    patch.replace(ReplyMemory, "room_of", lambda self, client: ASKED)
+    patch.replace(ReadingSpeed, "is_too_slow", lambda self, now, taken_bytes: False)
 
 
-def all_wait_in_one_row(patch: pytest.MonkeyPatch) -> None:
+def all_wait_in_one_row(patch: Patch) -> None:
     right = reply_memory.MemoryBudget.reserve
 
     def reserve(self: object, size: int, granted: object, client: object = (), of: int | None = None) -> bool:
         return right(self, size, granted, (), of)  # type: ignore[arg-type]
 
-    patch.setattr(reply_memory.MemoryBudget, "reserve", reserve)
+    patch.replace(reply_memory.MemoryBudget, "reserve", reserve)
 
 
-def a_first_batch_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+def a_first_batch_is_not_counted(patch: Patch) -> None:
     right = ConnectionReplies.reserve
 
     async def reserve(self: ConnectionReplies, size: int, first: int | None = None) -> tuple[int, int]:
         return await right(self, min(size, 1), 0)
 
-    patch.setattr(ConnectionReplies, "reserve", reserve)
+    patch.replace(ConnectionReplies, "reserve", reserve)
 
 
 BUGS = (
@@ -257,14 +258,10 @@ PLANTED = PlantedBugs("slow readers", most=100)
 
 @PLANTED.cases(BUGS, lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(
-    bug: Callable[[pytest.MonkeyPatch], None],
+    bug: Callable[[Patch], None],
     trial: Trial,
-    record_property: Report,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bug(monkeypatch)
-    for seed in trial.seeds(record_property):
-        try:
+    bug(trial.patch)
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             asyncio.run(Story(seed).run())
-        except AssertionError as error:
-            trial.saw(True, str(error))

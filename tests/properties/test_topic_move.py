@@ -18,7 +18,7 @@ from tests.model.topic_move import (
     TopicState,
     Write,
 )
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.topic_move_world import TopicMoveWorld
 
 SEEDS = range(150)
@@ -140,7 +140,7 @@ PLANTED = PlantedBugs("move of a topic")
 
 
 @PLANTED.cases(BUGS)
-def test_planted_bugs_are_found(bug: str, trial: Trial, record_property: Report) -> None:
+def test_planted_bugs_are_found(bug: str, trial: Trial) -> None:
     made: Any = BUGS[bug]
-    for seed in trial.seeds(record_property):
+    for seed in trial.seeds():
         trial.saw(made(seed).run().problems)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
+from tests.metastore.sql_sources import Throwaway
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 
@@ -21,7 +21,5 @@ async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path
 
 
 @pytest.fixture
-def thrown_away(
-    postgres_server: EmbeddedPostgres, metastore_template: str, tmp_path_factory: pytest.TempPathFactory
-) -> ThrownAway:
-    return ThrownAway(postgres_server, metastore_template, tmp_path_factory)
+def thrown_away(throwaway: Throwaway, tmp_path_factory: pytest.TempPathFactory) -> ThrownAway:
+    return ThrownAway(throwaway, tmp_path_factory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,12 +192,6 @@ async def test_a_planted_bug_in_the_commit_is_caught(
     monkeypatch.setattr(BulkCommit, name, wrong)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         await old.never_reports(getattr(old, event))
-
-
-@pytest.fixture
-def servers(prepared_primary: Path | None) -> Iterator[Servers]:
-    with Servers(prepared=prepared_primary) as servers:
-        yield servers
 
 
 async def test_a_driver_that_reaches_the_old_primary_after_a_promotion_writes_nothing(

@@ -29,7 +29,7 @@ from headrace.storage.segment.reader import walk_batches
 from headrace.storage.segment.verified import SoundBatch
 from tests.agent.fetch.fetch_world import World
 from tests.generated_examples import FEW, by_seed_alone
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.properties.test_compaction import Story, steps, types
 from tests.storage.altered_reads import reads_of
 
@@ -150,20 +150,14 @@ PLANTED = PlantedBugs("scans", most=500)
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
+def test_each_planted_bug_is_caught(bug: str, trial: Trial) -> None:
+    trial.plant(*BUGS[bug])
 
     @FEW
     @given(steps, types, st.integers(0, 2**32))
     def histories(history: list[Any], compression: list[str], world_seed: int) -> None:
         asyncio.run(ScanStory(compression, world_seed).tell(history))
 
-    for number in trial.seeds(record_property):
-        try:
-            with by_seed_alone():
-                seed(number)(histories)()
-        except Exception as found:
-            trial.saw(f"{type(found).__name__}: {found}")
+    for number in trial.seeds():
+        with trial.shown_by(Exception), by_seed_alone():
+            seed(number)(histories)()

@@ -30,7 +30,7 @@ from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.test_export import export, exported
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
@@ -142,16 +142,13 @@ PLANTED = PlantedBugs("scans of transactions", most=500)
 
 
 @PLANTED.cases(BUGS)
-async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
+async def test_each_planted_bug_is_caught(bug: str, trial: Trial, thrown_away: ThrownAway) -> None:
+    trial.plant(*BUGS[bug])
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await histories(world, [seed])
 
-    await thrown_away.look_for(trial, record_property, history, (Exception,))
+    await thrown_away.look_for(trial, history, Exception)
 
 
 async def open_behind(world: ScanWorld) -> tuple[int, Truth, Writer]:

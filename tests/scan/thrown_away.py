@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.metastore.sql_sources import Throwaway
-from tests.planted import Report, Trial
+from tests.planted import Trial
 from tests.spark.world import ScanWorld
 
 
@@ -20,14 +19,13 @@ from tests.spark.world import ScanWorld
 class ThrownAway:
     """Makes them."""
 
-    server: EmbeddedPostgres
-    template: str
+    databases: Throwaway
     folders: pytest.TempPathFactory
 
     @asynccontextmanager
     async def world(self) -> AsyncIterator[tuple[ScanWorld, Path]]:
         """The cluster, and a folder for what is next to it."""
-        async with Throwaway(self.server, self.template).store() as (url, store):
+        async with self.databases.store() as (url, store):
             folder = self.folders.mktemp("world")
             async with ScanWorld.opened(store, url, folder) as world:
                 yield world, folder
@@ -35,17 +33,14 @@ class ThrownAway:
     async def look_for(
         self,
         trial: Trial,
-        report: Report,
         history: Callable[[ScanWorld, Path, int], Coroutine[Any, Any, object]],
-        shown_by: tuple[type[Exception], ...] = (AssertionError,),
+        *also: type[Exception],
     ) -> None:
-        """Tell the history of each seed in a new cluster; one that ends with such an error shows the planted bug.
+        """Tell the history of each seed in a new cluster; one that fails, or ends with `also`, shows the planted bug.
 
         `history`: of the cluster, a folder for tables, and the seed.
         """
-        for seed in trial.seeds(report):
+        for seed in trial.seeds():
             async with self.world() as (world, folder):
-                try:
+                with trial.shown_by(AssertionError, *also):
                     await history(world, folder / "iceberg", seed)
-                except shown_by as found:
-                    trial.saw(f"{type(found).__name__}: {found}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.house.requirements_report import load_rows
-from tests.planted import PlantedBugs, Report, Trial, recorded
+from tests.planted import PlantedBugs, Trial, recorded
 from tests.simulation import bugs_lives, bugs_parts, bugs_segments
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import BUGS
@@ -16,8 +16,8 @@ PLANTED = PlantedBugs("simulation", most=6_000)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
-    look_for(bug, trial, record_property)
+def test_a_deliberate_bug_is_caught(bug: Bug, trial: Trial) -> None:
+    look_for(bug, trial)
 
 
 def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:

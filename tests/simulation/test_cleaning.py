@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_cleaning import BUGS
 from tests.simulation.faults import Fault
@@ -47,8 +47,8 @@ PLANTED = PlantedBugs("simulation of cleaning", first=FIRST_SEED_WITH_CLEANING, 
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_of_cleaning_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
-    look_for(bug, trial, record_property)
+def test_a_deliberate_bug_of_cleaning_is_caught(bug: Bug, trial: Trial) -> None:
+    look_for(bug, trial)
 
 
 def test_other_schedules_have_no_compacted_topic() -> None:

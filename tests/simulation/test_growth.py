@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_growth import BUGS
 from tests.simulation.faults import Fault
@@ -45,8 +45,8 @@ PLANTED = PlantedBugs("simulation of growth", first=FIRST_SEED_WITH_GROWTH, most
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_of_growth_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
-    look_for(bug, trial, record_property)
+def test_a_deliberate_bug_of_growth_is_caught(bug: Bug, trial: Trial) -> None:
+    look_for(bug, trial)
 
 
 def test_other_schedules_have_no_growth() -> None:

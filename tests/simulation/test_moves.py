@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_moves import BUGS
 from tests.simulation.faults import Fault
@@ -44,10 +44,8 @@ PLANTED = PlantedBugs("simulation of moves", first=FIRST_SEED_WITH_MOVES, most=1
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_of_what_unsettles_a_connection_is_caught(
-    bug: Bug, trial: Trial, record_property: Report
-) -> None:
-    look_for(bug, trial, record_property)
+def test_a_deliberate_bug_of_what_unsettles_a_connection_is_caught(bug: Bug, trial: Trial) -> None:
+    look_for(bug, trial)
 
 
 def test_some_schedules_have_failovers_and_all_last_minutes() -> None:

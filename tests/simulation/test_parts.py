@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_parts import BUGS
 from tests.simulation.many import simulate_all
@@ -44,8 +44,8 @@ PLANTED = PlantedBugs("simulation of parts of the feed", first=FIRST_SEED_WITH_P
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_of_partial_following_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
-    look_for(bug, trial, record_property)
+def test_a_deliberate_bug_of_partial_following_is_caught(bug: Bug, trial: Trial) -> None:
+    look_for(bug, trial)
 
 
 def test_there_are_agents_of_both_kinds() -> None:

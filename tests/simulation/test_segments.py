@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.house.requirements_report import load_rows
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_segments import BUGS
 from tests.simulation.faults import Fault
@@ -48,8 +48,8 @@ PLANTED = PlantedBugs("simulation of segments", first=FIRST_SEED_WITH_SEGMENTS)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.name)
-def test_a_deliberate_bug_of_the_lifecycle_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
-    assert not simulate(look_for(bug, trial, record_property)).problems, "without the bug"
+def test_a_deliberate_bug_of_the_lifecycle_is_caught(bug: Bug, trial: Trial) -> None:
+    assert not simulate(look_for(bug, trial)).problems, "without the bug"
 
 
 def test_each_bug_breaks_a_promise() -> None:

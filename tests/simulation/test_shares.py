@@ -24,13 +24,14 @@ from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 from tests.simulation.shares.agents import _Reader
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
 
 SEEDS, MANY_SEEDS, TRANSACTION_SEEDS = 28, 600, 6
-Plant = Callable[[pytest.MonkeyPatch], None]
+Plant = Callable[[Patch], object]
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def test_a_seed_replays_its_history_and_things_go_wrong_in_it() -> None:
 
 
 def _replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
 
 
 def _answers_before_it_is_stored(right: Any) -> Any:
@@ -183,16 +184,16 @@ def _released_is_done(right: Any) -> Any:
     return freed
 
 
-def _freed_as(wrong: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    def plant(patch: pytest.MonkeyPatch) -> None:
+def _freed_as(wrong: Callable[[Any], Any]) -> Callable[[Patch], object]:
+    def plant(patch: Patch) -> None:
         freed = wrong(acknowledgements.freed)
-        patch.setattr(acknowledgements, "freed", freed)
-        patch.setattr(share_partition, "freed", freed)
+        patch.replace(acknowledgements, "freed", freed)
+        patch.replace(share_partition, "freed", freed)
 
     return plant
 
 
-def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
+def _nothing_ends(patch: Patch) -> None:
     """Locks do not end, not even those of clients that are gone."""
     acquire = SharePartition.acquire
 
@@ -201,8 +202,8 @@ def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
     ) -> list[Acquired]:
         return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6), **more)
 
-    patch.setattr(SharePartition, "acquire", forever)
-    patch.setattr(ShareOwner, "_release", lambda self, refs: None)
+    patch.replace(SharePartition, "acquire", forever)
+    patch.replace(ShareOwner, "_release", lambda self, refs: None)
 
 
 def _attempts_do_not_end(right: Any) -> Any:
@@ -305,9 +306,7 @@ BUGS = PlantedBugs("share groups", most=2_000)
 
 
 @BUGS.cases(_BUGS)
-def test_a_planted_bug_is_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _BUGS[bug](monkeypatch)
-    for seed in trial.seeds(record_property):
+def test_a_planted_bug_is_found(bug: str, trial: Trial) -> None:
+    _BUGS[bug](trial.patch)
+    for seed in trial.seeds():
         trial.saw(simulate(seed).problems)

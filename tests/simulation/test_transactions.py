@@ -16,7 +16,8 @@ from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.transactions import policy
 from tests.model.transaction_model import TransactionModel
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 from tests.simulation import transactions
 from tests.simulation.transactions import Anomaly, TransactionSimulation, simulate
 
@@ -42,16 +43,16 @@ def test_a_seed_replays_its_history() -> None:
     assert histories[0] == histories[1]
 
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Plant = Callable[[Patch], object]
 
 
 def _rule(name: str, wrong: Callable[[Any], Any]) -> Plant:
     """A rule of policy.py is wrong."""
-    return lambda patch: patch.setattr(policy, name, wrong(getattr(policy, name)))
+    return lambda patch: patch.replace(policy, name, wrong(getattr(policy, name)))
 
 
 def _method(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
 
 
 def _init_does_not_abort(right: Any) -> Any:
@@ -239,11 +240,9 @@ PLANTED = PlantedBugs("simulation of transactions")
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    BUGS[bug](monkeypatch)
-    for seed in trial.seeds(record_property):
+def test_each_planted_bug_is_caught(bug: str, trial: Trial) -> None:
+    BUGS[bug](trial.patch)
+    for seed in trial.seeds():
         trial.saw(_fails(seed))
 
 

@@ -19,7 +19,7 @@ from headrace.scan.tables import worker as local_worker
 from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.spark.tables import merge_tasks, merging
 from headrace.spark.tables import tasks as append_tasks
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.test_table_history import bound_to_the_newest, lost_is_committed_again
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.keyed_history import KeyedHistory
@@ -66,12 +66,11 @@ PLANTED = PlantedBugs("iceberg tables by key", most=200)
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
+    bug: str, trial: Trial, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
+    trial.plant(*BUGS[bug])
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await histories(world, folder, [seed], monkeypatch, is_valued=bool(seed % 2))
 
-    await thrown_away.look_for(trial, record_property, history)
+    await thrown_away.look_for(trial, history)

@@ -22,7 +22,7 @@ from headrace.spark.tables import tasks
 from headrace.spark.tables import worker as driver_worker
 from headrace.spark.tables.tasks import AppendTask
 from headrace.spark.tables.worker import SparkTableWorker
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.history import AppendHistory
 from tests.scan.tables.test_table_history import bound_to_the_newest
 from tests.scan.tables.world import Tables
@@ -87,12 +87,11 @@ PLANTED = PlantedBugs("iceberg tables by spark", most=100)
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
+    bug: str, trial: Trial, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
+    trial.plant(*BUGS[bug])
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await histories(world, folder, [seed], monkeypatch, is_valued=True)
 
-    await thrown_away.look_for(trial, record_property, history)
+    await thrown_away.look_for(trial, history)

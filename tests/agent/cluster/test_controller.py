@@ -23,11 +23,6 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
 
-@pytest.fixture
-def api(fake_clock: ManualClock) -> FakeClusterApi:
-    return FakeClusterApi(fake_clock)
-
-
 @pytest.mark.requirement("C15")
 async def test_a_killed_controller_is_replaced_within_its_lease_and_a_clean_stop_at_once(
     api: FakeClusterApi, fake_clock: ManualClock

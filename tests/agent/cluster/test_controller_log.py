@@ -19,11 +19,6 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
 
-@pytest.fixture
-def api(fake_clock: ManualClock) -> FakeClusterApi:
-    return FakeClusterApi(fake_clock)
-
-
 @pytest.mark.requirement("C3", "C14")
 async def test_snapshots_are_made_on_size_and_on_age_and_the_log_is_cut(
     api: FakeClusterApi, fake_clock: ManualClock

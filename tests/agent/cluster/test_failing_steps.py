@@ -27,11 +27,6 @@ STEPS = (
 )
 
 
-@pytest.fixture
-def api(fake_clock: ManualClock) -> FakeClusterApi:
-    return FakeClusterApi(fake_clock)
-
-
 def breaks(controller: Controller, name: str, error: Exception) -> None:
     """Let this step, or this method, always fail."""
 

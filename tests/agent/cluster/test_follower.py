@@ -22,11 +22,6 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
 
-@pytest.fixture
-def api(fake_clock: ManualClock) -> FakeClusterApi:
-    return FakeClusterApi(fake_clock)
-
-
 @pytest.mark.requirement("C1")
 async def test_a_topic_is_visible_once_it_is_in_the_log(api: FakeClusterApi) -> None:
     follower = MetadataFollower(api)

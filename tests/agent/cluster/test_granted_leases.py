@@ -26,7 +26,7 @@ from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SESSION, LEASE = "broker.session.timeout.ms", "controller.lease.ms"
 STEPS = 120
@@ -169,9 +169,7 @@ PLANTED = PlantedBugs("granted leases", most=500)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.__name__)
-async def test_a_planted_bug_is_caught(bug: type[FakeClusterApi], trial: Trial, record_property: Report) -> None:
-    for seed in trial.seeds(record_property):
-        try:
+async def test_a_planted_bug_is_caught(bug: type[FakeClusterApi], trial: Trial) -> None:
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             await run(seed, bug)
-        except AssertionError as found:
-            trial.saw(found)

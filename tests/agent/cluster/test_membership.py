@@ -29,11 +29,6 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
 
-@pytest.fixture
-def api(fake_clock: ManualClock) -> FakeClusterApi:
-    return FakeClusterApi(fake_clock)
-
-
 def an_agent(api: FakeClusterApi, node_id: int | None = 1, rack: str | None = None, seed: int = 7) -> Cluster:
     follower = MetadataFollower(api)
     membership = Membership(

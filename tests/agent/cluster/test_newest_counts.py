@@ -30,7 +30,7 @@ from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_membership import an_agent
 from tests.manual_clock import ManualClock
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 METADATA = 3
@@ -168,12 +168,9 @@ BUGS = PlantedBugs("newest counts", most=500)
 
 
 @BUGS.cases(PLANTED)
-async def test_planted_bugs_are_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where, name, instead = PLANTED[bug]
-    monkeypatch.setattr(where, name, instead)
-    for seed in trial.seeds(record_property):
+async def test_planted_bugs_are_found(bug: str, trial: Trial) -> None:
+    trial.plant(*PLANTED[bug])
+    for seed in trial.seeds():
         trial.saw(await what_went_back(seed))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -19,18 +19,10 @@ from headrace.storage.objects.store import ByteRange
 from headrace.storage.segment.damage import Piece, damaged, pieces
 from headrace.storage.segment.format import BODY_START
 from tests.agent.fetch.fetch_world import World, expected, split_sent
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 
 RECORDS = 3
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def write(world: World, name: str = "t") -> tuple[int, uuid.UUID, int]:
@@ -289,14 +281,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
 
 
 @BUGS.cases(PLANTED)
-async def test_planted_bugs_are_caught(
-    bug: str, trial: Trial, monkeypatch: pytest.MonkeyPatch, record_property: Report
-) -> None:
-    monkeypatch.setattr(*PLANTED[bug])
-    for seed in trial.seeds(record_property):
-        try:
+async def test_planted_bugs_are_caught(bug: str, trial: Trial) -> None:
+    trial.plant(*PLANTED[bug])
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             await story(seed)
-        except AssertionError:
-            trial.saw(True)
-        else:
-            trial.saw(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -12,14 +12,6 @@ from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.storage.batches import plain_batch
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 @pytest.mark.parametrize(

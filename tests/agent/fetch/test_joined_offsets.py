@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,14 +18,6 @@ from tests.storage.batches import plain_batch
 
 EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
 PARTITIONS = 12
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def ask_in_many_requests(world: World, rng: random.Random) -> None:

@@ -7,7 +7,6 @@ A fetch that waited meanwhile must not move that position into the new epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -19,14 +18,6 @@ from tests.agent.fetch.fetch_world import FetchResult, World, expected, split_se
 from tests.agent.fetch.test_leader_epochs import ask
 
 FENCED = int(ErrorCode.fenced_leader_epoch)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def _wait_while_the_epoch_rises(world: World, leader_epoch: int) -> tuple[FetchResult, int, int]:

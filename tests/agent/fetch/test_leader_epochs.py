@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,6 @@ from tests.agent.client_calls import call, versions_of
 from tests.agent.fetch.fetch_world import World
 
 Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def ask(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from tests.storage.batches import crowded_batch, forge, plain_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 T0 = 1_700_000_000_000
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 def batch(*timestamps: int, codec: Codec = Codec.NONE, **options: Any) -> bytes:

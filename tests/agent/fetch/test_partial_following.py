@@ -15,7 +15,8 @@ from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import FeedPage
 from headrace.metastore.keys import commit_shard
 from tests.agent.fetch.following_story import Story, Wrong
-from tests.planted import PlantedBugs, Report, Trial
+from tests.patch import Patch
+from tests.planted import PlantedBugs, Trial
 
 EVERYDAY, EVERYDAY_PER_TEST = 40, 20
 SLOW, SLOW_PER_TEST = 4_000, 200
@@ -41,16 +42,13 @@ def test_a_part_of_the_feed_is_enough_in_many_more_stories(first: int) -> None:
     _run(first, SLOW_PER_TEST)
 
 
-Patch = pytest.MonkeyPatch
-
-
 def _head_of_after_the_look_up(patch: Patch) -> None:
     """An answer of the primary counts although its shard was followed from a later page on."""
 
     def is_current(self: TailIndex, key: int, generation: int) -> bool:
         return commit_shard(key, self.shards) in self.heads and self._removed_at <= generation
 
-    patch.setattr(TailIndex, "_is_current", is_current)
+    patch.replace(TailIndex, "_is_current", is_current)
 
 
 def _tails_are_kept(patch: Patch) -> None:
@@ -61,7 +59,7 @@ def _tails_are_kept(patch: Patch) -> None:
             self.heads.pop(shard, None)
         return {}
 
-    patch.setattr(TailIndex, "drop", drop)
+    patch.replace(TailIndex, "drop", drop)
 
 
 def _history_is_kept(patch: Patch) -> None:
@@ -74,7 +72,7 @@ def _history_is_kept(patch: Patch) -> None:
         return heard
 
     original = TailIndex.drop
-    patch.setattr(TailIndex, "drop", drop)
+    patch.replace(TailIndex, "drop", drop)
 
 
 def _waits_are_forgotten(patch: Patch) -> None:
@@ -83,8 +81,8 @@ def _waits_are_forgotten(patch: Patch) -> None:
     def unwanted(self: FollowedShards, page: FeedPage, now: float) -> frozenset[int]:
         return frozenset(self._index.heads.keys() - self._interest.wanted(now))
 
-    patch.setattr(FollowedShards, "_unwanted", unwanted)
-    patch.setattr(TailIndex, "drop", _without_news(TailIndex.drop))
+    patch.replace(FollowedShards, "_unwanted", unwanted)
+    patch.replace(TailIndex, "drop", _without_news(TailIndex.drop))
 
 
 def _without_news(drop: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,18 +95,18 @@ def _without_news(drop: Callable[..., Any]) -> Callable[..., Any]:
 
 def _waits_do_not_follow(patch: Patch) -> None:
     """A fetch waits for a shard that is not followed."""
-    patch.setattr(FollowedShards, "wait", lambda self, keys: None)
+    patch.replace(FollowedShards, "wait", lambda self, keys: None)
 
 
 def _own_commits_do_not_follow(patch: Patch) -> None:
     """A shard is not followed while this agent commits to it."""
-    patch.setattr(FollowedShards, "_note_commit", lambda self, keys: None)
+    patch.replace(FollowedShards, "_note_commit", lambda self, keys: None)
 
 
 def _commits_under_way_do_not_count(patch: Patch) -> None:
     """The shard of a commit may be dropped before the commit is answered, and before it is fed."""
-    patch.setattr(ShardInterest, "begin_commit", lambda self, keys: None)
-    patch.setattr(ShardInterest, "end_commit", lambda self, keys: None)
+    patch.replace(ShardInterest, "begin_commit", lambda self, keys: None)
+    patch.replace(ShardInterest, "end_commit", lambda self, keys: None)
 
 
 def _dropped_before_it_is_at_the_end(patch: Patch) -> None:
@@ -122,7 +120,7 @@ def _dropped_before_it_is_at_the_end(patch: Patch) -> None:
         return found & heads.keys()
 
     original = FollowedShards._unwanted
-    patch.setattr(FollowedShards, "_unwanted", unwanted)
+    patch.replace(FollowedShards, "_unwanted", unwanted)
 
 
 def _dropped_while_the_shards_grow(patch: Patch) -> None:
@@ -133,7 +131,7 @@ def _dropped_while_the_shards_grow(patch: Patch) -> None:
         return original(self, replace(page, heads=of_old_shards), now)
 
     original = FollowedShards._unwanted
-    patch.setattr(FollowedShards, "_unwanted", unwanted)
+    patch.replace(FollowedShards, "_unwanted", unwanted)
 
 
 def _growth_is_followed_by_half(patch: Patch) -> None:
@@ -145,12 +143,12 @@ def _growth_is_followed_by_half(patch: Patch) -> None:
         self.heads = {shard: head for shard, head in self.heads.items() if shard in before}
 
     original = TailIndex._follow_growth
-    patch.setattr(TailIndex, "_follow_growth", follow_growth)
+    patch.replace(TailIndex, "_follow_growth", follow_growth)
 
 
 def _skipped_rows_wake_nobody(patch: Patch) -> None:
     """A fetch of a partition that the index lacks sleeps on when another history begins."""
-    patch.setattr(Waiters, "notify_all", lambda self, new_bytes: None)
+    patch.replace(Waiters, "notify_all", lambda self, new_bytes: None)
 
 
 BUGS = {
@@ -173,10 +171,9 @@ PLANTED = PlantedBugs("partial following", most=5_000)
 
 
 @PLANTED.cases(BUGS)
-def test_a_planted_bug_is_found(bug: str, trial: Trial, record_property: Report, monkeypatch: Patch) -> None:
-    for seed in trial.seeds(record_property):
-        with monkeypatch.context() as patch:
-            BUGS[bug](patch)
+def test_a_planted_bug_is_found(bug: str, trial: Trial) -> None:
+    for seed in trial.seeds():
+        with trial.planted(BUGS[bug]):
             try:
                 Story(seed).run()
             except Wrong as wrong:

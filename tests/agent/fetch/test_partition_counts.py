@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -14,14 +13,6 @@ from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.partition_counts import NO_COUNT, count_tags
 from headrace.protocol.request import Request
 from tests.agent.fetch.fetch_world import World
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def fetched(world: World, name: str, count: int, *, session_id: int = 0, epoch: int = -1) -> tuple[int, int]:

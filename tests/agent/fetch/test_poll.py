@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,14 +11,6 @@ from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.model import metastore_model
 from tests.storage.batches import plain_batch
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 async def test_a_waiting_fetch_ends_when_data_arrives_and_not_before(world: World) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.agent.fetch.deliver import FILES_MAX
@@ -11,14 +9,6 @@ from headrace.agent.fetch.files.assemble import Batches
 from headrace.storage.file_id import new_file_id, object_key
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 @pytest.mark.requirement("W5")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -15,14 +14,6 @@ from headrace.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTop
 from headrace.protocol.request import ClientConnection
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.manual_clock import ManualClock
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.service.start()
-    yield world
-    await world.service.close()
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])

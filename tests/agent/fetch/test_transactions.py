@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.index.index import TailIndex
@@ -23,13 +22,12 @@ from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, ExtentQuery, PartitionExtents
 from headrace.metastore.api.transaction_state import NO_PRODUCER
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import marker_of
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sql_sources import Throwaway
 from tests.metastore.transactions.transaction_scenes import Producer
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 STEPS = 60
 ALL = 1 << 40
@@ -198,15 +196,10 @@ PLANTED = PlantedBugs("reads of transactions", most=500)
 async def test_a_planted_bug_is_caught(
     bug: Callable[[TailIndex], None],
     trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    monkeypatch: pytest.MonkeyPatch,
+    throwaway: Throwaway,
 ) -> None:
-    monkeypatch.setattr(Readers, "plant", staticmethod(bug))
-    for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store() as (_, store):
-            try:
+    trial.plant(Readers, "plant", staticmethod(bug))
+    for seed in trial.seeds():
+        async with throwaway.store() as (_, store):
+            with trial.shown_by(WrongView):
                 await followed(store, [seed])
-            except WrongView as found:
-                trial.saw(found)

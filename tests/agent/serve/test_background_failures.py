@@ -10,7 +10,6 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import confluent_kafka
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +24,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.supervision import Supervisor
+from tests.kafka_clients import KafkaClients
 
 AGENTS = 3
 RECORDS = 30
@@ -56,25 +56,11 @@ async def agents(url: str) -> AsyncIterator[list[Agent]]:
 
 
 def produce(bootstrap: str, first: int) -> None:
-    failures: list[object] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-    for number in range(first, first + RECORDS):
-        producer.produce(TOPIC, str(number).encode(), on_delivery=lambda error, _: error and failures.append(error))
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    assert failures == []
+    KafkaClients(bootstrap, {"linger.ms": 0}).produce(TOPIC, range(first, first + RECORDS))
 
 
 def fetch(bootstrap: str, count: int) -> list[int]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
-    found: list[int] = []
-    while len(found) < count:
-        message = consumer.poll(PATIENCE_SECONDS)
-        assert message is not None
-        assert message.error() is None
-        found.append(int(message.value()))
-    consumer.close()
-    return found
+    return [int(message.value() or b"") for message in KafkaClients(bootstrap).read(TOPIC, count)]
 
 
 def failures_of(found: list[Agent]) -> list[float]:

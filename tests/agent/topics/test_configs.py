@@ -37,14 +37,6 @@ from tests.agent.topics.configs_world import (
 )
 from tests.manual_clock import ManualClock
 
-
-@pytest.fixture
-async def admin(fake_clock: ManualClock) -> ConfigsWorld:
-    admin = ConfigsWorld(fake_clock)
-    await admin.join()
-    return admin
-
-
 # -- what is shown
 
 

@@ -11,13 +11,6 @@ from tests.agent.topics.configs_world import DELETE, GROUP, SET, Change, Configs
 from tests.manual_clock import ManualClock
 
 
-@pytest.fixture
-async def admin(fake_clock: ManualClock) -> ConfigsWorld:
-    admin = ConfigsWorld(fake_clock)
-    await admin.join()
-    return admin
-
-
 async def test_a_groups_configs(admin: ConfigsWorld) -> None:
     assert (await admin.values(GROUP, "g")).keys() == GROUP_CONFIGS.keys()
     (done,) = await admin.change((GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]))

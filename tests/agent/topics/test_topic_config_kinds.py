@@ -11,15 +11,6 @@ from headrace.config import topic_configs
 from headrace.config.config_definition import ConfigEffect
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from tests.agent.topics.configs_world import SET, TOPIC, ConfigsWorld
-from tests.manual_clock import ManualClock
-
-
-@pytest.fixture
-async def admin(fake_clock: ManualClock) -> ConfigsWorld:
-    admin = ConfigsWorld(fake_clock)
-    await admin.join()
-    return admin
-
 
 FIXED = sorted(name for name, definition in TOPIC_CONFIGS.items() if definition.why_fixed)
 OTHER_VALUES = {"compression.lz4.level": "10", "compression.gzip.level": "9", "compression.zstd.level": "-7"}

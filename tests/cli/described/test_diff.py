@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from headrace.cli.described.state import (
 )
 from tests.cli.described.described_world import World, broken_promises
 from tests.patch import Patch
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(150)
 BUGS = PlantedBugs("described clusters")
@@ -98,10 +97,9 @@ def test_every_plan_keeps_its_promises(seed: int) -> None:
 
 
 @BUGS.cases(PLANTED)
-def test_a_planted_bug_is_found(bug: str, trial: Trial, record_property: Report) -> None:
-    for seed in trial.seeds(record_property):
-        with contextlib.ExitStack() as stack:
-            PLANTED[bug](Patch(stack))
+def test_a_planted_bug_is_found(bug: str, trial: Trial) -> None:
+    for seed in trial.seeds():
+        with trial.planted(PLANTED[bug]):
             trial.saw(broken_promises(World(seed)))
 
 

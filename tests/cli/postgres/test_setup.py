@@ -16,14 +16,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 from psycopg import sql
 
 from headrace.cli.main import main
 from headrace.metastore.postgres.database_setup import Names
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import find_installation
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import AgentUnderTest
+from tests.kafka_clients import KafkaClients
 
 HARD = "\"na'me\\"
 """Part of a name that quoting has to get right."""
@@ -161,9 +161,7 @@ def test_the_printed_script_makes_roles_that_can_run_headrace(
         "auto.create.topics.enable": "true",
     }  # fmt: skip
     with AgentUnderTest(settings) as running:
-        producer = Producer({"bootstrap.servers": running.kafka})
-        producer.produce("orders", b"x")
-        assert producer.flush(SECONDS_MAX) == 0
+        KafkaClients(running.kafka).produce("orders", [b"x"])
         with psycopg.connect(agent) as connection:  # what housekeeping calls every 15 s
             connection.execute("SELECT empty_slot('commit_log', log_tick('commit_log') + 2, 'commit_log_7')")
         assert main(["doctor", "--metastore-url", reader, "--bucket", bucket, "--json"]) in (0, 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,12 +10,6 @@ import pytest
 from headrace.cli.main import main
 from load.postgres_servers import Servers, ask
 from tests.metastore.life.test_standby_recipe import is_synchronous, until
-
-
-@pytest.fixture
-def servers(prepared_primary: Path | None) -> Iterator[Servers]:
-    with Servers(prepared=prepared_primary) as servers:
-        yield servers
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

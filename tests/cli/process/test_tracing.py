@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -23,7 +22,8 @@ from headrace.cli.process.tracing import open_tracing
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
-from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
+from tests.agent_process import AgentUnderTest, format_storage
+from tests.kafka_clients import KafkaClients
 
 IMPORTS = """\
 import sys
@@ -66,9 +66,7 @@ def test_spans_reach_the_collector_that_the_environment_names(
         monkeypatch.setenv("OTEL_SERVICE_NAME", "orders-kafka")
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
         with AgentUnderTest({**cluster, "otel.enable": "true", "broker.rack": "eu-1a"}) as agent:
-            producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
-            producer.produce("orders", b"value")
-            assert producer.flush(SECONDS_MAX) == 0
+            KafkaClients(agent.kafka).produce("orders", [b"value"])
             assert agent.stop() == 0, "what is left is sent while the agent stops"
     resources = [resource for request in received.queue for resource in request.resource_spans]
     attributes = {one.key: one.value.string_value for one in resources[0].resource.attributes}
@@ -84,9 +82,7 @@ def test_a_collector_that_is_away_delays_neither_clients_nor_the_end(metastore_u
     format_storage(cluster)
     environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     with AgentUnderTest({**cluster, "otel.enable": "true", "shutdown.grace.ms": 1_000}, environment) as agent:
-        producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
-        producer.produce("orders", b"value")
-        assert producer.flush() == 0
+        KafkaClients(agent.kafka).produce("orders", [b"value"])
         assert agent.stop() == 0
 
 

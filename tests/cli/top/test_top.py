@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
 from headrace.cli.console.client_counters import ClientUse
@@ -16,7 +14,8 @@ from headrace.cli.main import main
 from headrace.cli.top.screen import CLIENTS_MAX, NAME_CHARACTERS, PARTITIONS_MAX, Screen, amount, drawn
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
-from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
+from tests.agent_process import AgentUnderTest, format_storage
+from tests.kafka_clients import KafkaClients
 
 
 def _text(screen: Screen) -> str:
@@ -88,11 +87,8 @@ def test_one_screen_of_a_real_cluster(
     }  # fmt: skip
     format_storage(settings)
     with AgentUnderTest(settings) as agent:
-        admin = AdminClient({"bootstrap.servers": agent.kafka})
-        admin.create_topics([NewTopic("orders", 2)])["orders"].result(SECONDS_MAX)
-        producer = Producer({"bootstrap.servers": agent.kafka})
-        producer.produce("orders", b"x")
-        assert producer.flush(SECONDS_MAX) == 0
+        KafkaClients(agent.kafka).create("orders", 2)
+        KafkaClients(agent.kafka).produce("orders", [b"x"])
         capsys.readouterr()
         words = ["top", "-b", agent.kafka, "--agent-http", f"http://{agent.http}", "--metastore-url", metastore_url]
         assert main([*words, "--once", "--seconds", "0.1"]) == 0

@@ -16,7 +16,7 @@ import pytest
 from headrace.compactor.cleaning import rewrite
 from headrace.compactor.cleaning.passes import Output
 from tests.compactor.cleaning.cleaned_log import CleanedLog, KeyValue
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 
 async def history(seed: int) -> None:
@@ -119,15 +119,9 @@ PLANTED = PlantedBugs("the end of a cleaned log", most=300)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
-def test_a_planted_bug_is_caught(
-    bug: tuple[Callable[[Any], Any], Any, str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_bug_is_caught(bug: tuple[Callable[[Any], Any], Any, str], trial: Trial) -> None:
     wrong, owner, name = bug
-    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
-    for seed in trial.seeds(record_property):
-        try:
+    trial.plant(owner, name, wrong(getattr(owner, name)))
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             asyncio.run(history(seed))
-        except AssertionError as found:
-            trial.saw(str(found))
-        else:
-            trial.saw("")

@@ -19,7 +19,6 @@ from headrace.compactor.cleaning import rewrite, transactions
 from headrace.compactor.cleaning.passes import Output
 from headrace.compactor.plan import make_plan
 from headrace.metastore.api.read import Extent, ExtentQuery
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import read_header
@@ -27,7 +26,7 @@ from tests.compactor.cleaning.test_guarantees import rolled
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.metastore.sessions import rows, session
 from tests.metastore.sql_sources import Throwaway
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
 
 HOUR_MS = 3_600_000
@@ -165,15 +164,11 @@ PLANTED = PlantedBugs("cleaning of transactions", most=500)
 async def test_each_planted_bug_is_caught(
     bug: str,
     trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    monkeypatch: pytest.MonkeyPatch,
+    throwaway: Throwaway,
 ) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        trial.saw(await found_by(seed, Throwaway(postgres_server, metastore_template)))
+    trial.plant(*BUGS[bug])
+    for seed in trial.seeds():
+        trial.saw(await found_by(seed, throwaway))
 
 
 async def found_by(seed: int, databases: Throwaway, planted: Sequence[tuple[str, str, str]] = ()) -> str:
@@ -210,11 +205,9 @@ SQL_BUGS = {
 
 
 @PLANTED.cases(SQL_BUGS)
-async def test_each_planted_sql_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
-    for seed in trial.seeds(record_property):
-        trial.saw(await found_by(seed, Throwaway(postgres_server, metastore_template), SQL_BUGS[bug]))
+async def test_each_planted_sql_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
+    for seed in trial.seeds():
+        trial.saw(await found_by(seed, throwaway, SQL_BUGS[bug]))
 
 
 async def test_a_forgotten_range_with_a_marker_that_is_gone_would_hide_later_records(world: CleaningWorld) -> None:

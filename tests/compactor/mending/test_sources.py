@@ -22,7 +22,7 @@ from headrace.storage.segment.damage_reads import Examined
 from headrace.storage.segment.file_range import RangeBytes
 from headrace.storage.segment.format import BODY_START
 from headrace.storage.segment.reader import verify_segment
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.storage.batches import plain_batch
 
 NAME = PartitionName(uuid.UUID(int=9), 3)
@@ -154,19 +154,12 @@ PLANTED: dict[str, tuple[object, str, Callable[..., object]]] = {
 
 
 @BUGS.cases(PLANTED)
-def test_planted_bugs_are_caught(
-    bug: str, trial: Trial, monkeypatch: pytest.MonkeyPatch, record_property: Report
-) -> None:
-    owner, attribute, planted = PLANTED[bug]
-    monkeypatch.setattr(owner, attribute, planted)
+def test_planted_bugs_are_caught(bug: str, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial.plant(*PLANTED[bug])
     monkeypatch.setitem(globals(), "mended_file", mend.mended_file)
-    for seed in trial.seeds(record_property):
-        try:
+    for seed in trial.seeds():
+        with trial.shown_by(Exception):
             run(seed)
-        except Exception:
-            trial.saw(True)
-        else:
-            trial.saw(False)
 
 
 def wanted_in(batches: list[bytes], number: int, at: int) -> Wanted:

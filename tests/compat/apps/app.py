@@ -14,6 +14,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from tests.kafka_clients import KafkaClients
 from tests.tools.python_apps import python_of
 
 SECONDS_MAX = 180.0
@@ -77,24 +78,11 @@ class PythonApp(App):
 
 def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:
     """(records that a reader gets from the start, records that were ever appended), over all partitions."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "kept", "enable.partition.eof": True}
-    )
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "kept"})
     partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     appended = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in partitions)
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-    kept, ended = 0, 0
-    while ended < len(partitions):
-        message = consumer.poll(SECONDS_MAX)
-        assert message is not None, f"no answer: topic={topic}"
-        error = message.error()
-        if error is None:
-            kept += 1
-        else:
-            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
-            ended += 1
     consumer.close()
-    return kept, appended
+    return len(KafkaClients(bootstrap).read_to_end(topic, len(partitions))), appended
 
 
 def was_cleaned(bootstrap: str, topic: str, share: float = 0.5) -> bool:

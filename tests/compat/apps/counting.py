@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.apps.app import SECONDS_MAX
+from tests.kafka_clients import KafkaClients
 
 PARTITIONS, KEYS, ROUNDS = 2, 50, 40
 MILLISECONDS_OF_ROUND = 100
@@ -73,18 +74,5 @@ class Words:
 
 def all_records(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[bytes, bytes]]:
     """(key, value) of committed records, in the order of each partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "counted", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found: list[tuple[bytes, bytes]] = []
-    ended = 0
-    while ended < partitions:
-        message = consumer.poll(SECONDS_MAX)
-        assert message is not None
-        error = message.error()
-        if error is None:
-            found.append((message.key() or b"", message.value() or b""))
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            ended += 1
-    consumer.close()
-    return found
+    found = KafkaClients(bootstrap).read_to_end(topic, partitions)
+    return [(message.key() or b"", message.value() or b"") for message in found]

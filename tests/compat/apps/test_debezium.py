@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
+from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.examples import EXAMPLES
+from tests.kafka_clients import KafkaClients
 from tests.tools import DEBEZIUM_JARS
 
 pytestmark = [
@@ -45,15 +45,8 @@ def captured_postgres() -> Iterator[EmbeddedPostgres]:
 
 def _captured(bootstrap: str) -> list[int]:
     """The ids of all captured changes, in their order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "captured", "enable.partition.eof": True})
-    consumer.assign([TopicPartition("captured", 0, 0)])
-    found = []
-    while (message := consumer.poll(SECONDS_MAX)) is not None and message.error() is None:
-        found.append(json.loads(message.value())["after"]["id"])
-    consumer.close()
-    assert message is not None
-    assert message.error().code() == KafkaError._PARTITION_EOF
-    return found
+    found = KafkaClients(bootstrap).read_to_end("captured")
+    return [json.loads(message.value() or b"")["after"]["id"] for message in found]
 
 
 @pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)

@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.config.free_ports import free_ports
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import properties
+from tests.kafka_clients import KafkaClients
 from tests.tools import KAFKA_APPS
 
 pytestmark = [
@@ -42,16 +43,9 @@ def _produce(bootstrap: str, first: int) -> None:
 
 def _values(bootstrap: str, topic: str) -> list[int]:
     """Return the values of all records there are; empty if the topic is not there yet."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "values", "enable.partition.eof": True})
-    found: list[int] = []
-    if topic in consumer.list_topics(timeout=30).topics:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while (message := consumer.poll(SECONDS_MAX)) is not None and message.error() is None:
-            found.append(int(message.value()))
-        assert message is not None
-        assert message.error().code() == KafkaError._PARTITION_EOF
-    consumer.close()
-    return found
+    if topic not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics:
+        return []
+    return [int(message.value() or b"") for message in KafkaClients(bootstrap).read_to_end(topic)]
 
 
 def test_both_ways_over_a_restart(headrace_cluster: str, kafka_cluster: str, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from load.dev_server import DevServer
 from tests.balancer import Balancer
@@ -21,6 +20,7 @@ from tests.compat.apps.counting import Words, all_records
 from tests.compat.apps.test_connect import Worker
 from tests.compat.apps.test_streams import PROGRAM
 from tests.examples import settings
+from tests.kafka_clients import KafkaClients
 from tests.tools import KAFKA_APPS
 
 pytestmark = [
@@ -98,12 +98,9 @@ def _streams(bootstrap: str, folder: Path) -> None:
 
 def _mirror_maker(bootstrap: str, folder: Path) -> None:
     """Mirror from the cluster to itself, as `a` and `b`."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
-    admin.create_topics([NewTopic("mirrored", 1, 1)])["mirrored"].result(60)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
-        producer.produce("mirrored", str(number), partition=0)
-    assert producer.flush(SECONDS_MAX) == 0
+    clients = KafkaClients(bootstrap)
+    clients.create("mirrored")
+    clients.produce("mirrored", range(RECORDS))
     example = settings("mirror-maker/mm2.properties")
     lines = {
         "clusters": "a, b",

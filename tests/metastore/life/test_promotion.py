@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
 from unittest.mock import AsyncMock
@@ -70,12 +69,6 @@ class World:
     async def close(self) -> None:
         for metastore in self._open:
             await metastore.close()
-
-
-@pytest.fixture
-def servers(prepared_primary: Path | None) -> Iterator[Servers]:
-    with Servers(prepared=prepared_primary) as servers:
-        yield servers
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from headrace.metastore.partitions.splitting import (
     SplitVerdict,
 )
 from tests.key_order.doubling_order import BOUNDARY_MS, COUNT, DoublingWorld, with_early_boundary, without_waiting
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(12)
 MANY = range(40)
@@ -88,8 +88,8 @@ PLANTED = PlantedBugs("doubling")
 
 
 @PLANTED.cases(BUGS)
-def test_planted_bugs_are_found(bug: str, trial: Trial, record_property: Report) -> None:
-    for seed in trial.seeds(record_property):
+def test_planted_bugs_are_found(bug: str, trial: Trial) -> None:
+    for seed in trial.seeds():
         trial.saw(BUGS[bug](seed))
 
 

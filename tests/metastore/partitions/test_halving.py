@@ -18,7 +18,7 @@ from headrace.metastore.partitions.merging import (
 )
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
 from tests.key_order.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, TIMES, HalvingWorld, merge, shown_at_once
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(12)
 MANY = range(40)
@@ -112,8 +112,8 @@ PLANTED = PlantedBugs("halving", most=500)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.__name__)
-def test_planted_bugs_are_found(bug: type[PartitionMerge], trial: Trial, record_property: Report) -> None:
-    for seed in trial.seeds(record_property):
+def test_planted_bugs_are_found(bug: type[PartitionMerge], trial: Trial) -> None:
+    for seed in trial.seeds():
         trial.saw(HalvingWorld(seed, lambda: bug(BUGS[bug])).run().inversions)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from headrace.metastore.partitions import changes
 from headrace.metastore.partitions.changes import Change, Expansion, Removal, Shrinking
 from headrace.metastore.partitions.linear_hashing import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import OrderedPartition, TopicPartitions
 from headrace.metastore.partitions.waiting import PositionReport, must_report
 from tests.key_order.partition_order import OrderError, OrderWorld
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(40)
 
@@ -169,22 +167,18 @@ BUGS_OF_A_PLAN = {
 PLANTED = PlantedBugs("order of partitions")
 
 
-def _look_for(trial: Trial, report: Report, world: type[OrderWorld]) -> None:
-    for seed in trial.seeds(report):
-        try:
+def _look_for(trial: Trial, world: type[OrderWorld]) -> None:
+    for seed in trial.seeds():
+        with trial.shown_by(OrderError):
             world(seed).run()
-        except OrderError:
-            trial.saw(True)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug.__name__)
-def test_planted_bugs_are_found(bug: type[OrderWorld], trial: Trial, record_property: Report) -> None:
-    _look_for(trial, record_property, bug)
+def test_planted_bugs_are_found(bug: type[OrderWorld], trial: Trial) -> None:
+    _look_for(trial, bug)
 
 
 @PLANTED.cases(BUGS_OF_A_PLAN)
-def test_planted_bugs_of_a_plan_are_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(*BUGS_OF_A_PLAN[bug])
-    _look_for(trial, record_property, OrderWorld)
+def test_planted_bugs_of_a_plan_are_found(bug: str, trial: Trial) -> None:
+    trial.plant(*BUGS_OF_A_PLAN[bug])
+    _look_for(trial, OrderWorld)

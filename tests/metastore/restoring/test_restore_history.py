@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.restoring.restore_history import History
 from tests.metastore.sessions import session
 from tests.metastore.sql_sources import Throwaway, broken
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 BUGS = {
     "the files stay dead": (
@@ -36,11 +35,9 @@ PLANTED = PlantedBugs("restored topics", most=100)
 
 @pytest.mark.requirement("W3")
 @pytest.mark.parametrize("seeds", [2, pytest.param(300, marks=pytest.mark.slow)])
-async def test_what_was_removed_comes_back_whole(
-    seeds: int, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_what_was_removed_comes_back_whole(seeds: int, throwaway: Throwaway) -> None:
     for seed in range(seeds):
-        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
+        async with throwaway.store() as (url, store):
             await _run(url, store, seed)
 
 
@@ -54,13 +51,9 @@ async def _run(url: str, store: PostgresMetastore, seed: int) -> None:
 
 
 @PLANTED.cases(BUGS)
-async def test_a_planted_bug_is_found(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_a_planted_bug_is_found(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     file, right, wrong = BUGS[bug]
-    for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store(broken(file, [(right, wrong)])) as (url, store):
-            try:
+    for seed in trial.seeds():
+        async with throwaway.store(broken(file, [(right, wrong)])) as (url, store):
+            with trial.shown_by(Exception):
                 await _run(url, store, seed)
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {found}")

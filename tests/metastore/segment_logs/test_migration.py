@@ -15,7 +15,7 @@ from headrace.storage.errors import HeadraceError, InvalidError
 from tests.instructions import instructions_of
 from tests.metastore.segment_logs.legacy_topic import FINISHED, LegacyTopic
 from tests.metastore.segment_logs.test_records import golden
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 SEEDS = range(25)
 RETENTION_MS = 400_000
@@ -166,16 +166,12 @@ PLANTED = PlantedBugs("migration of a legacy topic", most=500)
 
 
 @PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
-def test_a_planted_bug_is_found(
-    bug: tuple[Callable[[Any], Any], Any, str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_bug_is_found(bug: tuple[Callable[[Any], Any], Any, str], trial: Trial) -> None:
     wrong, owner, name = bug
-    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
-    for seed in trial.seeds(record_property):
-        try:
+    trial.plant(owner, name, wrong(getattr(owner, name)))
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError, HeadraceError, pytest.fail.Exception):
             migrate(seed)
-        except (AssertionError, HeadraceError, pytest.fail.Exception) as found:
-            trial.saw(f"{type(found).__name__}: {found}")
 
 
 def _copied(segments: int) -> list[StreamRecord]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.metastore.transactions.transaction_interleavings import Impossible, played
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 ROUNDS = 12
@@ -91,13 +90,9 @@ PLANTED = PlantedBugs("interleavings of transactions", most=100, is_race=True)
 
 
 @PLANTED.cases(BUGS)
-async def test_a_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
-) -> None:
+async def test_a_planted_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     name, sound, wrong = BUGS[bug]
-    for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store(broken(name, [(sound, wrong)])) as (url, store):
-            try:
+    for seed in trial.seeds():
+        async with throwaway.store(broken(name, [(sound, wrong)])) as (url, store):
+            with trial.shown_by(Impossible, CorruptError):
                 await played(store, url, seed, ROUNDS)
-            except (Impossible, CorruptError) as found:
-                trial.saw(found)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
+from tests.scan.tables.registry import FakeRegistry
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
@@ -15,3 +17,9 @@ from tests.spark.world import ScanWorld
 @pytest.fixture
 def tables(world: ScanWorld, tmp_path: Path) -> Tables:
     return Tables(world, tmp_path / "iceberg")
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry().running() as running:
+        yield running

@@ -25,7 +25,7 @@ from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.state import Definition
 from headrace.scan.tables.values.inferred import InferredJson
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.test_apart import WITH_A, raw
 
 pytestmark = pytest.mark.requirement("X11")
@@ -143,11 +143,8 @@ PLANTED = PlantedBugs("records that end their process", most=100)
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where, name, replacement = BUGS[bug]
-    monkeypatch.setattr(where, name, replacement)
+def test_each_planted_bug_is_caught(bug: str, trial: Trial) -> None:
+    trial.plant(*BUGS[bug])
     left = [500]
     ask = OneProcess.ask
 
@@ -156,10 +153,8 @@ def test_each_planted_bug_is_caught(
         assert left[0], "the same record ends the process again and again"
         return ask(self, *args)
 
-    monkeypatch.setattr(OneProcess, "ask", limited)
-    for seed in trial.seeds(record_property):
+    trial.plant(OneProcess, "ask", limited)
+    for seed in trial.seeds():
         left[0] = 500
-        try:
+        with trial.shown_by(AssertionError):
             tell(seed)
-        except AssertionError as found:
-            trial.saw(f"AssertionError: {found}")

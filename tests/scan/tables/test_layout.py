@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,6 @@ SCHEMA = Schema(
     NestedField(7, "at_day", LongType()),
     NestedField(8, "who_city", LongType()),
 )
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry().running() as running:
-        yield running
 
 
 @pytest.fixture

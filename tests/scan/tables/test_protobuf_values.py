@@ -6,7 +6,6 @@ import base64
 import datetime
 import decimal
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -318,12 +317,6 @@ def test_schemas_that_no_table_can_have() -> None:
     twice = DescriptorProto(name="M", field=[field("id", 1, F.TYPE_INT32), field("ID", 2, F.TYPE_INT32)])
     with pytest.raises(SchemaError, match="two fields have one column: id, ID"):
         ProtobufSchema("s", base64_of(file_of(twice))).open(b"\0")
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry().running() as running:
-        yield running
 
 
 def test_a_registry_gives_descriptors_and_their_references(registry: FakeRegistry) -> None:

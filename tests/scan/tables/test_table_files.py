@@ -21,7 +21,7 @@ from headrace.scan.tables.upkeep import deleting
 from headrace.scan.tables.upkeep.deleting import retain
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.values.open import OpenedChunk
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.history import AppendHistory
 from tests.scan.tables.test_valued_tables import JSON, batch
@@ -156,11 +156,11 @@ PLANTED = PlantedBugs("limits of iceberg tables", most=100)
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
+    bug: str, trial: Trial, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.TableWorker, "_limited", BUGS[bug])
+    trial.plant(worker.TableWorker, "_limited", BUGS[bug])
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await _histories(world, folder, seed * 2 + 1, monkeypatch)
 
-    await thrown_away.look_for(trial, record_property, history)
+    await thrown_away.look_for(trial, history)

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from headrace.scan.tables import appending, chunks, committing, dead_letters, looking, worker
 from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.history import AppendHistory
 from tests.scan.tables.world import Tables
 from tests.scan.thrown_away import ThrownAway
@@ -145,21 +145,16 @@ PLANTED_IN_DEAD_LETTERS = PlantedBugs("dead letters of iceberg tables", most=100
 
 
 @PLANTED.cases(BUGS)
-async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
-    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=False))
+async def test_each_planted_bug_is_caught(bug: str, trial: Trial, thrown_away: ThrownAway) -> None:
+    trial.plant(*BUGS[bug])
+    await thrown_away.look_for(trial, partial(_history, is_valued=False))
 
 
 @PLANTED_IN_DEAD_LETTERS.cases(BUGS_OF_DEAD_LETTERS)
-async def test_each_planted_bug_of_dead_letters_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name, replacement in BUGS_OF_DEAD_LETTERS[bug]:
-        monkeypatch.setattr(module, name, replacement)
-    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=True))
+async def test_each_planted_bug_of_dead_letters_is_caught(bug: str, trial: Trial, thrown_away: ThrownAway) -> None:
+    for replaced in BUGS_OF_DEAD_LETTERS[bug]:
+        trial.plant(*replaced)
+    await thrown_away.look_for(trial, partial(_history, is_valued=True))
 
 
 async def _history(world: ScanWorld, folder: Path, seed: int, *, is_valued: bool) -> None:

@@ -28,7 +28,7 @@ from headrace.scan.tables.reading import duckdb_lines
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values import open as opening
 from headrace.scan.tables.values.fractions import Moved
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.registry import avro_bytes
 from tests.scan.tables.test_value_columns import AVRO
@@ -121,16 +121,11 @@ PLANTED = PlantedBugs("values of iceberg tables", most=100)
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, name, replacement = BUGS[bug]
-    monkeypatch.setattr(module, name, replacement)
-    for number, seed in enumerate(trial.seeds(record_property)):
-        try:
+def test_each_planted_bug_is_caught(bug: str, trial: Trial, tmp_path: Path) -> None:
+    trial.plant(*BUGS[bug])
+    for number, seed in enumerate(trial.seeds()):
+        with trial.shown_by(AssertionError):
             list(histories(tmp_path / str(number), [seed]))
-        except AssertionError as found:
-            trial.saw(f"{type(found).__name__}: {found}")
 
 
 SIMPLE: dict[pa.DataType, list[Any]] = {

@@ -33,7 +33,7 @@ from headrace.scan.tables.upkeep.replacing import Replacement, Replacer
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepReport, UpkeepTerms
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.upkeep_history import NOW_MS, HangingRewrites, UpkeepHistory
 from tests.scan.tables.world import Tables, from_a_thread
@@ -283,17 +283,14 @@ PLANTED = PlantedBugs("upkeep of iceberg tables", most=100)
 
 
 @PLANTED.cases(BUGS)
-async def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name, replacement in BUGS[bug]:
-        monkeypatch.setattr(module, name, replacement)
+async def test_each_planted_bug_is_caught(bug: str, trial: Trial, thrown_away: ThrownAway) -> None:
+    for replaced in BUGS[bug]:
+        trial.plant(*replaced)
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await histories(world, Tables(world, folder), [seed])
 
-    shown_by = (AssertionError, FileNotFoundError, TableError, UnavailableError)
-    await thrown_away.look_for(trial, record_property, history, shown_by)
+    await thrown_away.look_for(trial, history, FileNotFoundError, TableError, UnavailableError)
 
 
 HANGING: Mapping[str, tuple[Any, str, Any]] = {
@@ -304,12 +301,11 @@ PLANTED_HANGING = PlantedBugs("rewrites of iceberg tables that hang", most=100)
 
 @PLANTED_HANGING.cases(HANGING)
 async def test_each_planted_bug_of_rewrites_that_hang_is_caught(
-    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
+    bug: str, trial: Trial, thrown_away: ThrownAway
 ) -> None:
-    owner, name, replacement = HANGING[bug]
-    monkeypatch.setattr(owner, name, replacement)
+    trial.plant(*HANGING[bug])
 
     async def history(world: ScanWorld, folder: Path, seed: int) -> None:
         await HangingRewrites(world, Tables(world, folder), random.Random(seed)).tell(rounds=3)
 
-    await thrown_away.look_for(trial, record_property, history, (AssertionError, FileNotFoundError))
+    await thrown_away.look_for(trial, history, FileNotFoundError)

@@ -5,7 +5,6 @@ pauses the table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ def batch(*values: Any, key: bytes | None = b"k", time_ms: int = TIME_MS) -> byt
 def record(*fields: Any, name: str = "Order") -> dict[str, Any]:
     """An Avro record of (name, type)."""
     return {"type": "record", "name": name, "fields": [{"name": each, "type": kind} for each, kind in fields]}
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry().running() as running:
-        yield running
 
 
 @pytest.fixture

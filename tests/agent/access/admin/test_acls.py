@@ -15,16 +15,10 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.access.admin.access_world import World
 from tests.agent.client_calls import versions_of
-from tests.manual_clock import ManualClock
 
 TOPIC, GROUP, CLUSTER = 2, 3, 4
 READ, WRITE = 3, 4
 DENY, ALLOW = 2, 3
-
-
-@pytest.fixture
-def world(fake_clock: ManualClock) -> World:
-    return World(fake_clock)
 
 
 def an_acl(name: str = "orders", pattern_type: int = LITERAL, **other: Any) -> AccessControlRecord:

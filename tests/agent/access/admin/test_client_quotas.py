@@ -12,15 +12,9 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import UnavailableError
 from tests.agent.access.admin.access_world import World
 from tests.agent.client_calls import versions_of
-from tests.manual_clock import ManualClock
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 Quotas = dict[tuple[tuple[str, str | None], ...], dict[str, float]]
-
-
-@pytest.fixture
-def world(fake_clock: ManualClock) -> World:
-    return World(fake_clock)
 
 
 def entry(entity: dict[str, str | None], **ops: float | None) -> tuple[str, dict[str, Any]]:

@@ -36,11 +36,6 @@ DAY_MS = 24 * HOUR_MS
 TIMES = TokenTimes(7 * DAY_MS, DAY_MS)
 
 
-@pytest.fixture
-def world(fake_clock: ManualClock) -> World:
-    return World(fake_clock)
-
-
 def now(world: World) -> int:
     return world.clock.wall_ms()
 

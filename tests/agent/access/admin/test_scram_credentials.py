@@ -11,14 +11,8 @@ from headrace.metastore.log.kip631_records import CredentialInfo
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.access.admin.access_world import World
-from tests.manual_clock import ManualClock
 
 SHA_256, SHA_512 = 1, 2
-
-
-@pytest.fixture
-def world(fake_clock: ManualClock) -> World:
-    return World(fake_clock)
 
 
 def upsert(user: str, mechanism: int = SHA_256, iterations: int = 4096, **secrets: bytes) -> tuple[str, dict[str, Any]]:

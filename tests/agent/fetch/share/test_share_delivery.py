@@ -27,7 +27,7 @@ from headrace.storage.records.header import read_header
 from headrace.storage.records.patch import PATCHED_BYTES
 from headrace.storage.segment.format import BODY_START
 from tests.agent.fetch.fetch_world import World, split_sent
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 from tests.storage.batches import plain_batch
 
 SEEDS = range(25)
@@ -189,15 +189,11 @@ BUGS = PlantedBugs("share delivery")
 
 
 @BUGS.cases(_BUGS)
-def test_a_planted_bug_is_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliver, "_part", _BUGS[bug](deliver._part))
-    for seed in trial.seeds(record_property):
-        try:
+def test_a_planted_bug_is_found(bug: str, trial: Trial) -> None:
+    trial.plant(deliver, "_part", _BUGS[bug](deliver._part))
+    for seed in trial.seeds():
+        with trial.shown_by(Wrong):
             asyncio.run(history(seed))
-        except Wrong as found:
-            trial.saw(found)
 
 
 def test_batches_of_aborted_transactions_are_taken_out() -> None:

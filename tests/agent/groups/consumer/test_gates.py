@@ -15,7 +15,7 @@ from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.metastore.api.groups import ParentPosition
 from tests.agent.groups.consumer.consumer_world import World
 from tests.agent.groups.consumer.gate_histories import first_problem
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 SEEDS = range(40)
@@ -95,23 +95,18 @@ BUGS = PlantedBugs("gates of a group")
 
 
 @BUGS.cases(PLANTED)
-def test_planted_bugs_are_found(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where, name, instead = PLANTED[bug]
-    monkeypatch.setattr(where, name, instead)
-    for seed in trial.seeds(record_property):
+def test_planted_bugs_are_found(bug: str, trial: Trial) -> None:
+    trial.plant(*PLANTED[bug])
+    for seed in trial.seeds():
         trial.saw(first_problem(seed))
 
 
 @BUGS.cases(["what is open is not remembered"])
-def test_gates_close_if_all_are_judged_again(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gates_close_if_all_are_judged_again(bug: str, trial: Trial) -> None:
     """An offset that goes back closes a gate."""
-    monkeypatch.setattr(ConsumerGroup, "gates_to_judge", _group_that_looks_at_all)
-    monkeypatch.setattr(GroupGates, "judge", _judge_again)
-    for seed in trial.seeds(record_property):
+    trial.plant(ConsumerGroup, "gates_to_judge", _group_that_looks_at_all)
+    trial.plant(GroupGates, "judge", _judge_again)
+    for seed in trial.seeds():
         trial.saw(first_problem(seed))
 
 

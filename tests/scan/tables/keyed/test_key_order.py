@@ -19,7 +19,7 @@ from headrace.scan.tables.keyed import key_order
 from headrace.scan.tables.keyed.key_order import PartitionEnds, PartitionWait, in_key_order, waits_of_topic
 from headrace.scan.tables.state import TablePosition
 from tests.key_order.partition_order import OrderError, OrderWorld
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X11")
 SEEDS = range(6)
@@ -96,15 +96,11 @@ PLANTED = PlantedBugs("the order of keys in tables", most=400)
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(*BUGS[bug])
-    for seed in trial.seeds(record_property):
-        try:
+def test_each_planted_bug_is_caught(bug: str, trial: Trial) -> None:
+    trial.plant(*BUGS[bug])
+    for seed in trial.seeds():
+        with trial.shown_by(OrderError):
             TableWorld(seed).run()
-        except OrderError as found:
-            trial.saw(f"OrderError: {found}")
 
 
 def topic(**more: Any) -> TopicImage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from headrace.scan.tables.keyed.merging import (
     replaced,
     rows_in,
 )
-from tests.planted import PlantedBugs, Report, Trial
+from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X11")
 
@@ -126,16 +127,12 @@ PLANTED = PlantedBugs("rows by key", most=400)
 
 
 @PLANTED.cases(BUGS)
-def test_each_planted_bug_is_caught(
-    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_planted_bug_is_caught(bug: str, trial: Trial) -> None:
     name, replacement = BUGS[bug]
-    monkeypatch.setattr(f"{__name__}.{name}", replacement)
-    for seed in trial.seeds(record_property):
-        try:
+    trial.plant(sys.modules[__name__], name, replacement)
+    for seed in trial.seeds():
+        with trial.shown_by(AssertionError):
             tell(seed)
-        except AssertionError as found:
-            trial.saw(f"AssertionError: {found}")
 
 
 def test_of_a_key_in_two_partitions_the_later_time_wins_in_one_commit_and_the_later_commit_after_it() -> None:
