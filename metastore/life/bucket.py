@@ -129,12 +129,14 @@ async def read_position(store: ObjectStore, life: int) -> Position | None:
     return position if position.is_flushed else None
 
 
-async def position_changed_ms(store: ObjectStore, life: int) -> int | None:
-    """Return when the position of this life was replaced last, by the store's clock; None if there is none."""
+async def position_changed_ms(store: ObjectStore, life: int) -> int:
+    """Return when the position of this life was replaced last, by the store's clock; if it has none yet, when the life
+    was recorded.
+    """
     try:
         return (await store.head(_key(life, _POSITION))).modified_ms
     except NotFoundError:
-        return None
+        return (await store.head(_key(life, _SUFFIX))).modified_ms
 
 
 async def write_position(store: ObjectStore, position: Position) -> None:

@@ -2,7 +2,8 @@
 
 Place: `headrace migrate --restored` and `headrace audit --rebuild-index`.
 Invariant: reads the bucket only. Each cluster with an active controller replaces the position of its life every few
-seconds, on any server. Agents without an active controller are not noticed.
+seconds, on any server; agents that have just begun a life do it within that time. Agents without an active controller
+are not noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ async def require_unused(store: ObjectStore, clock: Clock) -> None:
     if newest is None:
         return
     before = await position_changed_ms(store, newest.life)
-    if before is None or clock.wall_ms() - before > LONG_AGO_MS:
+    if clock.wall_ms() - before > LONG_AGO_MS:
         return
     until = clock.monotonic() + WATCH_SECONDS
     while clock.monotonic() < until:
