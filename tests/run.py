@@ -120,7 +120,7 @@ def _plan(folder: Path, installing: Collection[str]) -> ToolPlan:
     print(f"tools: {len(present)} are there: {', '.join(present)}")
     if installing:
         names = ", ".join(sorted(installing))
-        print(f"tools: {len(installing)} are installed during the first tests (Helm takes minutes, once): {names}")
+        print(f"tools: {len(installing)} are installed during the first tests (versitygw takes minutes, once): {names}")
     left_out = [tool for tool in every_tool().values() if plan.why_left_out(tool.name) and not tool.is_nightly]
     for tool in left_out:
         print(f"tools: left out: {tool.name}: {why_not_installable(tool) or tool.enable}")
