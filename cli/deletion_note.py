@@ -1,4 +1,4 @@
-"""Until when, and by which command, a deleted topic can be restored: what the tools that delete topics say.
+"""Say until when, and by which command, a deleted topic can be restored: what the tools that delete topics say.
 
 Place: under `headrace topics delete` and the console.
 Invariant: says nothing of a cluster without the setting file.delete.delay.ms of Headrace, or if the user may not read

@@ -35,7 +35,7 @@ PROCESSES = 4
 CONNECTIONS = 500
 ZONES = 3
 MODEL = "model"
-"""As `--share`: what agents of a cluster of this size follow."""
+"""A model as `--share` takes it: what agents of a cluster of this size follow."""
 
 
 def _measure(url: str, extents: int, readers: int, share: float, args: argparse.Namespace) -> Followed:

@@ -43,7 +43,7 @@ class RestorableTopic(NamedTuple):
     name: str
     deleted_ms: int
     until_ms: int | None
-    """Until when it can be restored; None while the cluster has no file.delete.delay.ms."""
+    """The time until which it can be restored; None while the cluster has no file.delete.delay.ms."""
     partition_count: int
     record_count: int
     """Offsets from the log starts to the high watermarks."""

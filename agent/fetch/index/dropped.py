@@ -22,7 +22,7 @@ class LogStartMark(NamedTuple):
 
 
 class DroppedPartitions:
-    """By partition key the generation of the index in which it was dropped."""
+    """The generation of the index in which each partition was dropped, by its key."""
 
     def __init__(self) -> None:
         self._dropped: OrderedDict[int, int] = OrderedDict()

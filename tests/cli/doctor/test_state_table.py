@@ -15,7 +15,7 @@ OF_THE_PROGRAM = {
     "test_a_check_ends_at_its_deadline_and_is_not_known",
     "test_the_client_of_s3_is_loaded_on_another_thread",
 }
-"""Of how the doctor works, in no state of a cluster."""
+"""Tests of how the doctor works, in no state of a cluster."""
 
 
 def names_in(paths: list[Path]) -> set[str]:

@@ -47,7 +47,7 @@ class Gated:
         self.connection = ClientConnection(1, "10.0.0.1:1", "User:alice")
         self.answer: dict[str, Any] = {}
         self.handler: RequestHandler | None = None
-        """Behind the gate, in place of `answer`."""
+        """The handler behind the gate, in place of `answer`."""
         self._acls: frozenset[Any] = frozenset()
 
     async def _serve(self, request: Request) -> Response:

@@ -112,7 +112,7 @@ _LONG: dict[ApiKey, tuple[int, dict[str, Any]]] = {
     ),
     ApiKey.CREATE_PARTITIONS: (3, {"topics": [{"name": n, "count": 2, "assignments": None} for n in TOPICS]}),
 }
-"""By API a version, and a request with thousands of names that the client has no rights for."""
+"""A version of each API, and a request with thousands of names that the client has no rights for."""
 
 
 @pytest.mark.requirement("X7")
@@ -131,7 +131,7 @@ async def test_others_run_between_the_denials_of_a_long_request(api_key: ApiKey)
 
 @pytest.mark.requirement("X7")
 async def test_others_run_between_the_denials_of_transactional_ids() -> None:
-    """The handler judges them."""
+    """Here the handler judges the names."""
     gated = Gated(ApiKey.DESCRIBE_TRANSACTIONS)
     rows: Any = MemoryTransactions()
     gated.handler = DescribeTransactions(gated.view, rows, gated.authorizer)
