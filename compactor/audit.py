@@ -22,7 +22,8 @@ from typing import NamedTuple, Protocol
 from headrace.compactor.listing import pages
 from headrace.compactor.put_back import read_whole
 from headrace.compactor.sweeper import MIN_AGE_MS
-from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
+from headrace.jobs.kinds import SWEEP_ORPHANS_MS
+from headrace.metastore.api.files import FileApi, FileState
 from headrace.metastore.api.read import Extent, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
 from headrace.storage.errors import BadTransferError, CorruptError, DamagedError, NotFoundError
@@ -128,7 +129,7 @@ OnProgress = Callable[[str, int, int], None]
 
 def young_ms(delete_delay_ms: int) -> int:
     """The age up to which an object may have no row: after it the sweeper should have deleted the object."""
-    return max(MIN_AGE_MS, delete_delay_ms) + 2 * SWEEP_ORPHANS.period_ms
+    return max(MIN_AGE_MS, delete_delay_ms) + 2 * SWEEP_ORPHANS_MS
 
 
 async def audit(

@@ -33,17 +33,12 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
-from headrace.metastore.api.audit_archive import (
-    ARCHIVE_AUDIT,
-    ARCHIVE_ROWS,
-    AUDIT_PREFIX,
-    ArchivedAudit,
-    AuditArchiveApi,
-)
+from headrace.jobs.kinds import ARCHIVE_AUDIT_ROWS
+from headrace.jobs.lease import Lease
+from headrace.metastore.api.audit_archive import AUDIT_PREFIX, ArchivedAudit, AuditArchiveApi
 from headrace.metastore.api.files import FileApi
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of, verified_blocks
@@ -54,7 +49,6 @@ from headrace.storage.segment.rereading import VerifiedReads
 
 logger = logging.getLogger(__name__)
 
-KIND = ARCHIVE_AUDIT.kind
 BLOCKS_PER_OBJECT = 8
 """The most blocks of an object before objects are joined: one statement removes the rows of its records."""
 OBJECTS_PER_JOB = 50
@@ -101,7 +95,7 @@ class ArchiveMetastore(AuditArchiveApi, SegmentLogApi, FileApi, Protocol):
 
 
 class AuditArchiver:
-    """The compactor.runner.JobHandler of archive-audit, and with `archive_rows` the one of archive-audit-rows."""
+    """The jobs.runner.JobHandler of archive-audit, and with `archive_rows` the one of archive-audit-rows."""
 
     def __init__(
         self,
@@ -123,7 +117,7 @@ class AuditArchiver:
         if (life := self._api.named_life) != self._life:
             self._life, self._runs = life, 0
         if parts := await self._api.archivable_audit(BLOCK_RECORDS):
-            await self._api.enqueue_jobs([NewJob(ARCHIVE_ROWS, f"{part:02}") for part, _ in parts], by=lease.token)
+            await self._api.enqueue_jobs([ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part, _ in parts], by=lease.token)
         if self._runs % RUNS_PER_JOIN == 0:
             await self._join(lease)
         refused = await self._delete_due(lease)
@@ -214,7 +208,7 @@ class AuditArchiver:
         born_before_ms = self._clock.wall_ms() - SWEEP_AGE_MS
         for part in range(METADATA_PARTITIONS):
             listed = {found.key: found async for found in self._store.list_objects(f"{AUDIT_PREFIX}{part:02}/")}
-            unfinished = await self._api.archiving_epochs() if listed else set()
+            unfinished = await self._api.archiving_epochs(ARCHIVE_AUDIT_ROWS.name) if listed else set()
             rows = {row.object_key: row for row in await self._api.archived_audit(part)}
             missing += [key for key, row in rows.items() if key not in listed and not row.is_due]
             for key, found in listed.items():

@@ -16,11 +16,11 @@ import random
 from contextlib import aclosing
 from typing import Protocol
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job, make_plan
 from headrace.compactor.take_over import Swapper, Uploads, record_lost
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job
@@ -37,13 +37,6 @@ from headrace.storage.errors import (
 )
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.rereading import VerifiedReads
-
-KIND = "compact"
-LARGE_KIND = "compact-large"
-"""The job kind for Spark (spark/source.py); the policy selects large jobs, the planner limits how long Spark may
-take.
-"""
-
 
 PATIENT_ATTEMPTS = 6
 """How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
@@ -70,8 +63,7 @@ class Compactor:
         self._store, self._metastore = store, metastore
         self._uploads = Uploads(metastore, store, rng)
         self._swapper = Swapper(metastore, commit_shards, clock, rng)
-        self.limits = limits
-        """Of jobs that start from now on."""
+        self._limits = limits
         self._clock, self._rng, self._metrics = clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
@@ -87,7 +79,7 @@ class Compactor:
         patient = job.attempts <= PATIENT_ATTEMPTS
         with self._metrics.merging(plan, counts):
             reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
-            async with aclosing(merge(plan, reads, self.limits, counts, patient=patient)) as merged:
+            async with aclosing(merge(plan, reads, self._limits, counts, patient=patient)) as merged:
                 async for file in merged:
                     born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
                     await self._take_over(lease, plan.level, born_ms, file)

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
+from headrace.jobs.kinds import DELETE_DEAD_FILES
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cluster import ConfigApi
-from headrace.metastore.api.files import DELETE_DEAD_FILES, DeadFile, FileApi
+from headrace.metastore.api.files import DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.segments import SegmentCleanupApi
 from headrace.storage.errors import UnavailableError
@@ -31,7 +32,6 @@ from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-KIND = DELETE_DEAD_FILES.kind
 FILES_PER_CALL = 1_000
 """S3's limit of keys per deletion request."""
 DELAY_MIN_MS = 60_000
@@ -74,7 +74,7 @@ class JanitorMetastore(FileApi, SegmentCleanupApi, ConfigApi, Protocol):
 
 
 class Janitor:
-    """A compactor.runner.Handler."""
+    """A jobs.runner.Handler."""
 
     def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
@@ -84,7 +84,7 @@ class Janitor:
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """Delete all dead files that are due. UnavailableError at the end if the store refused any of them."""
-        if not await self._metrics.undecided.has_delay(KIND, self._api):
+        if not await self._metrics.undecided.has_delay(DELETE_DEAD_FILES.name, self._api):
             return
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)

@@ -22,14 +22,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
 from headrace.compactor.share_recorder import ShareRecorder
+from headrace.jobs.lease import Lease
 from headrace.metastore import bulk_records
 from headrace.metastore.api.bulk import BulkRecordApi
 from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import Job, JobToken
-from headrace.metastore.api.outcomes import RECORD_OUTCOMES, EndedTransaction, OutcomeApi, TransactionOutcome
+from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
 from headrace.metastore.api.share_groups import ShareStateApi
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.recorded_objects import (
@@ -45,7 +45,6 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 
-KIND = RECORD_OUTCOMES.kind
 UNLISTED = -2
 """No life: the bucket has to be listed first."""
 MayDelete = Callable[[JobToken], Awaitable[bool]]
@@ -282,7 +281,7 @@ class RecordedApi(OutcomeApi, BulkRecordApi, ShareStateApi, FileApi, Protocol):
 
 
 class OutcomeJob:
-    """A compactor.runner.JobHandler."""
+    """A jobs.runner.JobHandler."""
 
     def __init__(self, api: RecordedApi, store: ObjectStore, rng: random.Random, clock: Clock) -> None:
         self._api, self._store = api, store

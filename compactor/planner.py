@@ -13,28 +13,23 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
-from headrace.compactor.cleaning.job import KIND as CLEAN
-from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
-from headrace.compactor.cleaning.planner import RESERVED_KIND
 from headrace.compactor.cleaning.policy import decode_cleaning, ends_of
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.compact import LARGE_KIND
-from headrace.compactor.lease import Lease
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, CLEAN_NEXT, COMPACT, COMPACT_LARGE
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
 
 logger = logging.getLogger(__name__)
 
-KIND = "plan"
-_KINDS = (COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND)
+_KINDS = (COMPACT.name, COMPACT_LARGE.name, CLEAN.name, CLEAN_LARGE.name, CLEAN_NEXT.name)
 _HOUR_MS = 3_600_000
 WAIT_FOR_CLEANING_MS = (_HOUR_MS, 2 * _HOUR_MS, 24 * _HOUR_MS)
 """Longest wait for a cleaning, in ms, by level: files of this age are merged although a partition in them is being
@@ -51,29 +46,36 @@ class PlannerApi(CompactionApi, CleaningApi, JobApi, Protocol):
     """The metastore operations that the planner needs."""
 
 
-class Planner:
-    """Runs jobs of kind "plan"."""
+@dataclass(slots=True)
+class ScanPlace:
+    """How far the files were looked through, from one run of a worker to its next."""
 
-    def __init__(self, metastore: PlannerApi, limits: PolicyLimits, metrics: CompactionMetrics) -> None:
-        self._metastore, self._metrics = metastore, metrics
-        self.limits = limits
-        """Of jobs that start from now on."""
-        self._scan_from = uuid.UUID(int=0)
+    next_file: uuid.UUID = field(default=uuid.UUID(int=0))
+
+
+class Planner:
+    """One job of kind "plan". `place` is moved."""
+
+    def __init__(
+        self, metastore: PlannerApi, limits: PolicyLimits, metrics: CompactionMetrics, place: ScanPlace | None = None
+    ) -> None:
+        self._metastore, self._limits, self._metrics = metastore, limits, metrics
+        self._place = place or ScanPlace()
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Enqueue the jobs that the policy selects. FencedError if the lease was lost."""
         unfinished = await self._metastore.unfinished_payloads(*_KINDS)
-        if unfinished[_KINDS.index(LARGE_KIND)]:
+        if unfinished[_KINDS.index(COMPACT_LARGE.name)]:
             await self._hand_over(lease)
             unfinished = await self._metastore.unfinished_payloads(*_KINDS)
         ours, sparks = [list(map(decode_job, payloads)) for payloads in unfinished[:2]]
         if len(ours) >= UNFINISHED_MAX:
             return
-        limits = self.limits if len(sparks) < UNFINISHED_MAX else replace(self.limits, large_bytes=0)
+        limits = self._limits if len(sparks) < UNFINISHED_MAX else replace(self._limits, large_bytes=0)
         cleaned = ends_of(map(decode_cleaning, chain(*unfinished[2:])))
         in_passes = await self._metastore.files_of_parts(sorted(cleaned.items())) if cleaned else set()
         left_alone = sum(len(other.file_ids) for other in sparks) + len(in_passes)
-        waiting = await self._metastore.waiting_files(self._scan_from, FILES_PER_LEVEL + left_alone)
+        waiting = await self._metastore.waiting_files(self._place.next_file, FILES_PER_LEVEL + left_alone)
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
@@ -84,14 +86,14 @@ class Planner:
             await self._metastore.enqueue_jobs([_job(wanted) for wanted in chosen], by=lease.token)
             for wanted in chosen:
                 self._metrics.planned.labels(str(wanted.level)).inc()
-        self._scan_from = waiting.next_scan
+        self._place.next_file = waiting.next_scan
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
         handed = await self._metastore.hand_over_jobs(
-            LARGE_KIND,
-            COMPACT,
-            after_ms=self.limits.large_wait_ms if self.limits.large_bytes else 0,
+            COMPACT_LARGE.name,
+            COMPACT.name,
+            after_ms=self._limits.large_wait_ms if self._limits.large_bytes else 0,
             attempts=SPARK_ATTEMPTS,
             by=lease.token,
         )
@@ -102,5 +104,5 @@ class Planner:
 
 def _job(wanted: CompactionJob) -> NewJob:
     """Level 1 has priority, because most rows and files are at level 0."""
-    kind = LARGE_KIND if wanted.is_large else COMPACT
-    return NewJob(kind, f"{wanted.level}:{wanted.file_ids[0]}", encode(wanted), priority=1 - wanted.level)
+    kind = COMPACT_LARGE if wanted.is_large else COMPACT
+    return kind.once(f"{wanted.level}:{wanted.file_ids[0]}", encode(wanted), priority=1 - wanted.level)

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.undecided import Undecided
+from headrace.jobs.kinds import RETENTION
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.retention import RETENTION_JOB, LogStartTarget, OldestExtents, OldestQuery, RetentionApi
+from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
@@ -90,7 +91,7 @@ class RetentionMetastore(RetentionApi, MetadataLogApi, Protocol):
 
 
 class Retention:
-    """A compactor.runner.Handler."""
+    """A jobs.runner.Handler."""
 
     def __init__(self, api: RetentionMetastore, metrics: RetentionMetrics, undecided: Undecided) -> None:
         self._api, self._metrics, self._undecided = api, metrics, undecided
@@ -130,7 +131,7 @@ class Retention:
                 if (key := topic.key(index)) is not None:
                     found[key] = rule
         for setting in SETTINGS_OF_RULES:
-            self._undecided.show(RETENTION_JOB, setting, waits=setting in undecided)
+            self._undecided.show(RETENTION.name, setting, waits=setting in undecided)
         return found
 
     async def _due(self, rules: Mapping[int, RetentionRule]) -> list[int]:

@@ -19,11 +19,10 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.compactor.lease import Lease
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segments import CLEAN_UP_SEGMENTS_JOB, SegmentCleanupApi
+from headrace.metastore.api.segments import SegmentCleanupApi
 
-KIND = CLEAN_UP_SEGMENTS_JOB
 ROWS_PER_CALL = 1_000
 
 
@@ -52,17 +51,16 @@ class CleanupTerms(Protocol):
 
 
 class SegmentCleanup:
-    """A compactor.runner.Handler."""
+    """A jobs.runner.Handler."""
 
     def __init__(self, api: SegmentCleanupApi, terms: CleanupTerms, metrics: SegmentCleanupMetrics) -> None:
         self._api = api
-        self.terms = terms
-        """Of runs that start from now on."""
+        self._terms = terms
         self._metrics = metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """One round of all steps. FencedError if the lease is lost."""
-        api, token, terms, most = self._api, lease.token, self.terms, ROWS_PER_CALL
+        api, token, terms, most = self._api, lease.token, self._terms, ROWS_PER_CALL
         tombstone_ms = terms.segments_tombstone_retention_ms
         audit_ms = terms.segments_audit_retention_ms
         steps: dict[str, Callable[[], Awaitable[int]]] = {

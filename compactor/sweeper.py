@@ -17,24 +17,23 @@ import uuid
 
 from headrace.compactor.janitor import JanitorMetastore
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.listing import pages
 from headrace.compactor.permit import permit
-from headrace.metastore.api.files import SWEEP_ORPHANS
+from headrace.jobs.kinds import SWEEP_ORPHANS
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-KIND = SWEEP_ORPHANS.kind
 MIN_AGE_MS = 7_200_000
 """A commit under an older id is refused, so none of these can still be in progress. Orphans also wait for the
 cluster's file.delete.delay.ms (condemn_files.sql)."""
 
 
 class Sweeper:
-    """A compactor.runner.Handler."""
+    """A jobs.runner.Handler."""
 
     def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
@@ -43,7 +42,7 @@ class Sweeper:
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """List the bucket from after the key in the job's progress. Refused deletions are left to the janitor."""
-        if not await self._metrics.undecided.has_delay(KIND, self._api):
+        if not await self._metrics.undecided.has_delay(SWEEP_ORPHANS.name, self._api):
             return
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)

@@ -24,35 +24,45 @@ from typing import Any, ParamSpec, Self, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import audit_archive, compact, janitor, outcomes, planner, segment_cleanup, sweeper
 from headrace.compactor.audit_archive import AuditArchiveMetrics, AuditArchiver
-from headrace.compactor.cleaning import job as cleaning
+from headrace.compactor.cleaning.job import Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import Compactor
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.outcomes import OutcomeJob
 from headrace.compactor.pace import Pace, SaidHere, follow_pace, no_image
-from headrace.compactor.planner import Planner
+from headrace.compactor.planner import Planner, ScanPlace
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.runner import JobHandler, JobRunner, no_agent
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
-from headrace.metastore.api.audit_archive import ARCHIVE_ROWS
-from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
+from headrace.jobs.kinds import (
+    ARCHIVE_AUDIT,
+    ARCHIVE_AUDIT_ROWS,
+    CLEAN,
+    CLEAN_UP_SEGMENTS,
+    COMPACT,
+    DELETE_DEAD_FILES,
+    PLAN_CLEANING,
+    PLAN_COMPACTION,
+    RECORD_OUTCOMES,
+    RETENTION,
+    SWEEP_ORPHANS,
+    JobKind,
+)
+from headrace.jobs.lease import Lease
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobHandler, JobRunner, no_agent
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.settings_in_force import read_settings
@@ -105,24 +115,12 @@ class Worker:
             requests_per_s=REQUESTS_PER_S,
             clock=clock,
         )
-        metrics = CompactionMetrics(registry)
-        self._compactor = Compactor(
-            self._throttled, metastore, metastore.commit_shards, MergeLimits.of(settings), clock, rng, metrics
-        )
-        self._planner = Planner(metastore, PolicyLimits.of(settings), metrics)
         self._throttled_cleaning = ThrottledStore(
             self._throttled,
             bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
             requests_per_s=REQUESTS_PER_S,
             clock=clock,
         )
-        cleaning_metrics = CleaningMetrics(registry)
-        self._cleaner = cleaning.Cleaner(
-            *(self._throttled_cleaning, metastore, metastore.commit_shards, MergeLimits.of(settings)),
-            *(settings.log_cleaner_dedupe_buffer_size, clock, rng, cleaning_metrics),
-        )
-        self._segment_cleanup = SegmentCleanup(metastore, settings, SegmentCleanupMetrics(registry))
-        self._cleaning_planner = CleaningPlanner(metastore, cleaning_metrics)
         self._following: asyncio.Task[None] | None = None
         self._runner = JobRunner(
             metastore,
@@ -182,50 +180,43 @@ class Worker:
         self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)
 
     def _handlers(self) -> dict[str, JobHandler]:
-        """Job kinds and their handlers."""
-        undecided = Undecided(self._registry)
-        deletions = JanitorMetrics(self._registry, undecided)
-        audit_archiver = AuditArchiver(
-            self.metastore, self._throttled, self._clock, self._rng, AuditArchiveMetrics(self._registry)
-        )
+        """What this worker does, by kind of job: with the settings in force when a job starts, where it has any."""
+        metastore, store, clock, rng, registry = self.metastore, self._throttled, self._clock, self._rng, self._registry
+        shards, cleaning_store = metastore.commit_shards, self._throttled_cleaning
+        undecided = Undecided(registry)
+        deletions = JanitorMetrics(registry, undecided)
+        compaction, cleaning = CompactionMetrics(registry), CleaningMetrics(registry)
+        cleanup = SegmentCleanupMetrics(registry)
+        archiver = AuditArchiver(metastore, store, clock, rng, AuditArchiveMetrics(registry))
+        place, held = ScanPlace(), dict[int, int]()
+        fixed: dict[JobKind, JobHandler] = {
+            RETENTION: Retention(metastore, RetentionMetrics(registry), undecided),
+            DELETE_DEAD_FILES: Janitor(metastore, store, deletions),
+            SWEEP_ORPHANS: Sweeper(metastore, store, deletions),
+            RECORD_OUTCOMES: OutcomeJob(metastore, store, rng, clock),
+            ARCHIVE_AUDIT: archiver,
+            ARCHIVE_AUDIT_ROWS: archiver.archive_rows,
+        }
+        by_settings: dict[JobKind, Callable[[Settings], JobHandler]] = {
+            PLAN_COMPACTION: lambda terms: Planner(metastore, PolicyLimits.of(terms), compaction, place).handle,
+            COMPACT: lambda terms: (
+                Compactor(store, metastore, shards, MergeLimits.of(terms), clock, rng, compaction).handle
+            ),
+            PLAN_CLEANING: lambda terms: (
+                CleaningPlanner(
+                    metastore, SparkLimits.of(terms), cleaning, held, is_enabled=terms.log_cleaner_enable
+                ).handle
+            ),
+            CLEAN: lambda terms: Cleaner.of(cleaning_store, metastore, shards, terms, clock, rng, cleaning).handle,
+            CLEAN_UP_SEGMENTS: lambda terms: SegmentCleanup(metastore, terms, cleanup).handle,
+        }
         return {
-            RETENTION_JOB: Retention(self.metastore, RetentionMetrics(self._registry), undecided),
-            planner.KIND: self._plan,
-            compact.KIND: self._compact,
-            PLAN_CLEANING_JOB: self._plan_cleaning,
-            cleaning.KIND: self._clean,
-            janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
-            segment_cleanup.KIND: self._clean_up_segments,
-            sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
-            outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng, self._clock),
-            audit_archive.KIND: audit_archiver,
-            ARCHIVE_ROWS: audit_archiver.archive_rows,
+            **{kind.name: handler for kind, handler in fixed.items()},
+            **{kind.name: partial(self._with_settings, make) for kind, make in by_settings.items()},
         }
 
-    async def _plan(self, job: Job, lease: Lease) -> None:
-        self._planner.limits = PolicyLimits.of(await read_settings(self.metastore, self._settings))
-        await self._planner.handle(job, lease)
-
-    async def _compact(self, job: Job, lease: Lease) -> None:
-        self._compactor.limits = MergeLimits.of(await read_settings(self.metastore, self._settings))
-        await self._compactor.handle(job, lease)
-
-    async def _clean_up_segments(self, job: Job, lease: Lease) -> None:
-        self._segment_cleanup.terms = await read_settings(self.metastore, self._settings)
-        await self._segment_cleanup.handle(job, lease)
-
-    async def _plan_cleaning(self, job: Job, lease: Lease) -> None:
-        settings = await read_settings(self.metastore, self._settings)
-        self._cleaning_planner.is_enabled = settings.log_cleaner_enable
-        self._cleaning_planner.spark = SparkLimits.of(settings)
-        await self._cleaning_planner.handle(job, lease)
-
-    async def _clean(self, job: Job, lease: Lease) -> None:
-        settings = await read_settings(self.metastore, self._settings)
-        self._cleaner.limits = MergeLimits.of(settings)
-        self._cleaner.buffer_bytes = settings.log_cleaner_dedupe_buffer_size
-        self._cleaner.has_spark = settings.compaction_spark_min_bytes > 0
-        await self._cleaner.handle(job, lease)
+    async def _with_settings(self, make: Callable[[Settings], JobHandler], job: Job, lease: Lease) -> None:
+        await make(await read_settings(self.metastore, self._settings))(job, lease)
 
 
 class CpuShare(ThreadPoolExecutor):

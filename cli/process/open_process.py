@@ -122,7 +122,7 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
 
 def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> list[MainRole]:
     """The roles of a process without clients; the first represents it."""
-    from headrace.compactor.job_metrics import JobMetrics
+    from headrace.jobs.metrics import JobMetrics
 
     found: list[MainRole] = []
     job_metrics = JobMetrics(shared.clock, shared.registry)

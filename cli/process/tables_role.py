@@ -21,8 +21,8 @@ from headrace.storage.supervision import Supervisor
 
 if TYPE_CHECKING:
     from headrace.cli.process.open_process import Connections
-    from headrace.compactor.job_metrics import JobMetrics
-    from headrace.compactor.runner import JobRunner
+    from headrace.jobs.metrics import JobMetrics
+    from headrace.jobs.runner import JobRunner
     from headrace.scan.tables.follower import TableFollower
     from headrace.scan.tables.looking import TableReader
     from headrace.scan.tables.metrics import TableMetrics
@@ -123,7 +123,7 @@ class TablesRole:
 
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """Return the runner that does the jobs of upkeep, one at a time."""
-        from headrace.compactor.runner import JobRunner
+        from headrace.jobs.runner import JobRunner
         from headrace.scan.tables.upkeep.jobs import UpkeepJobs
         from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
         from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms

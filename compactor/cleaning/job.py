@@ -32,12 +32,14 @@ from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, u
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.cleaning.rewrite import CleaningPass, judge, note_keys
 from headrace.compactor.cleaning.transactions import EndedTransactions
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
 from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
 from headrace.compactor.take_over import Uploads
+from headrace.config.settings import Settings
+from headrace.jobs.kinds import CLEAN_LARGE
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.damage import DamageApi
@@ -51,9 +53,6 @@ from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.rereading import VerifiedReads
 from headrace.storage.segment.verified import SoundBatch
 
-KIND = "clean"
-LARGE_KIND = "clean-large"
-"""The job kind for Spark (spark/cleaning.py); planner.py limits how long Spark may take."""
 PATIENT_ATTEMPTS = 6
 """Number of attempts, as in compact.py: how often a job may fail because of unavailable objects."""
 TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
@@ -81,17 +80,33 @@ class Cleaner:
         clock: Clock,
         rng: random.Random,
         metrics: CleaningMetrics,
+        *,
+        has_spark: bool = False,
     ) -> None:
-        """`store` is this worker's throttled connection to the bucket."""
+        """`store`: this worker's throttled connection to the bucket. `buffer_bytes`: log.cleaner.dedupe.buffer.size.
+        `has_spark`: whether partitions with too many keys are left to Spark.
+        """
         self._store, self._metastore = store, metastore
         self._uploads = Uploads(metastore, store, rng)
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
-        self.limits = limits
-        self.buffer_bytes = buffer_bytes
-        """log.cleaner.dedupe.buffer.size. This and `limits`: of jobs that start from now on."""
-        self.has_spark = False
-        """Whether partitions with too many keys are left to Spark."""
+        self._limits, self._buffer_bytes, self._has_spark = limits, buffer_bytes, has_spark
         self._clock, self._rng, self._metrics = clock, rng, metrics
+
+    @classmethod
+    def of(
+        cls,
+        store: ObjectStore,
+        metastore: CleanerApi,
+        commit_shards: int,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        metrics: CleaningMetrics,
+    ) -> Cleaner:
+        """Read log.cleaner.dedupe.buffer.size, compaction.spark.min.bytes and the limits of a merge."""
+        limits, buffer_bytes = MergeLimits.of(settings), settings.log_cleaner_dedupe_buffer_size
+        has_spark = settings.compaction_spark_min_bytes > 0
+        return cls(store, metastore, commit_shards, limits, buffer_bytes, clock, rng, metrics, has_spark=has_spark)
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Clean the job's partitions. FencedError if the lease is lost; BadTransferError if each of them had an
@@ -109,9 +124,9 @@ class Cleaner:
             named, runs = await self._store_file(lease.token, file, now_ms())
             await self._ending.swap_in(lease.token, named, runs, output.relied, output.passes)
 
-        output = Output(take_over, self._metrics.judged, self.limits)
+        output = Output(take_over, self._metrics.judged, self._limits)
         unreadable = UNREADABLE if job.attempts <= PATIENT_ATTEMPTS else UNREADABLE_AT_LAST
-        leaves_to_spark = self.has_spark and not payload.is_large
+        leaves_to_spark = self._has_spark and not payload.is_large
         reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
         longest, altered = 0.0, list[BadTransferError]()
         found.sort(key=lambda partition: (partition.live.topic_id.int, partition.live.partition_index))
@@ -159,7 +174,7 @@ class Cleaner:
             *(began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)),
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
-        sources = sources_of(reads, extents, self.limits)
+        sources = sources_of(reads, extents, self._limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
@@ -188,13 +203,13 @@ class Cleaner:
         leaves_to_spark: bool,
     ) -> tuple[KeyMap, int]:
         """(the last offset of each key of the dirty part, where the pass ends because the map is full or at `end`)."""
-        keys, ended = KeyMap(self.buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
+        keys, ended = KeyMap(self._buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
         dirty = [
             extent
             for extent in filter(is_in_file, plan.extents)
             if partition.cleaned_offset <= extent.last_offset < end
         ]
-        sources = sources_of(reads, dirty, self.limits)
+        sources = sources_of(reads, dirty, self._limits)
         try:
             for number, extent in enumerate(dirty):
                 if await asyncio.to_thread(lambda: keys.is_full):
@@ -228,7 +243,7 @@ class Cleaner:
 
 def large_job(wanted: CleaningTask) -> NewJob:
     """The job for Spark over one partition."""
-    return NewJob(LARGE_KIND, str(wanted.partition_key), encode_cleaning(CleaningJob((wanted,), is_large=True)))
+    return CLEAN_LARGE.once(str(wanted.partition_key), encode_cleaning(CleaningJob((wanted,), is_large=True)))
 
 
 def end_of_pass(plan: PartitionPlan, wanted: CleaningTask) -> int:

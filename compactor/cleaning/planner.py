@@ -19,8 +19,6 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from headrace.compactor.cleaning.job import KIND as CLEAN
-from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import (
@@ -40,10 +38,9 @@ from headrace.compactor.cleaning.policy import (
     read_bytes,
     task,
 )
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.compact import LARGE_KIND
-from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, decode_job, encode
+from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, CLEAN_NEXT, COMPACT, COMPACT_LARGE, JobKind
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.damage import DamageApi
@@ -61,8 +58,6 @@ PARTITIONS_PER_LOOK = 200
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """Number of waiting jobs above which the workers are behind."""
-RESERVED_KIND = "clean-next"
-"""Passes that wait for merges; no worker runs this kind."""
 RESERVED_MS = 120_000
 """How long a pass waits for merges that were planned before it, at most."""
 SPARK_ATTEMPTS = 3
@@ -74,21 +69,27 @@ class CleaningPlannerApi(CleaningApi, CompactionApi, DamageApi, JobApi, Metadata
 
 
 class CleaningPlanner:
-    """Runs jobs of kind "plan-cleaning"."""
+    """One job of kind "plan-cleaning"."""
 
-    def __init__(self, metastore: CleaningPlannerApi, metrics: CleaningMetrics) -> None:
-        self._metastore, self._metrics = metastore, metrics
-        self.is_enabled = True
-        """log.cleaner.enable: of jobs that start from now on."""
-        self.spark = SparkLimits()
-        """The same."""
-        self._held: dict[int, int] = {}
-        """Since when files of level 0 hold passes back, by partition key."""
+    def __init__(
+        self,
+        metastore: CleaningPlannerApi,
+        spark: SparkLimits,
+        metrics: CleaningMetrics,
+        held: dict[int, int],
+        *,
+        is_enabled: bool = True,
+    ) -> None:
+        """`held`: since when files of level 0 hold passes back, by partition key; kept from one run of a worker to its
+        next. `is_enabled`: log.cleaner.enable.
+        """
+        self._metastore, self._spark, self._metrics = metastore, spark, metrics
+        self._held, self._is_enabled = held, is_enabled
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Plan once. FencedError if the lease was lost."""
         await self._let_reserved_go(lease)
-        if not self.is_enabled:
+        if not self._is_enabled:
             return
         rules = compacted_partitions(await load_image(self._metastore))
         states: dict[int, CleaningState] = {}
@@ -113,19 +114,19 @@ class CleaningPlanner:
 
     async def _let_reserved_go(self, lease: Lease) -> None:
         """Give passes that waited for merges to the workers: all once no merge is left that any of them met."""
-        (payloads,) = await self._metastore.unfinished_payloads(RESERVED_KIND)
+        (payloads,) = await self._metastore.unfinished_payloads(CLEAN_NEXT.name)
         if not payloads:
             return
         ends = [(task.partition_key, task.end) for payload in payloads for task in decode_cleaning(payload).tasks]
         merged = await self._in_merges()
         meets = merged and await self._metastore.parts_in_files(ends, sorted(merged))
         await self._metastore.hand_over_jobs(
-            RESERVED_KIND, CLEAN, after_ms=RESERVED_MS if meets else 0, attempts=SPARK_ATTEMPTS, by=lease.token
+            CLEAN_NEXT.name, CLEAN.name, after_ms=RESERVED_MS if meets else 0, attempts=SPARK_ATTEMPTS, by=lease.token
         )
 
     async def _unfinished(self) -> list[list[CleaningJob]]:
         """The workers' jobs, Spark's, and those that wait for merges."""
-        found = await self._metastore.unfinished_payloads(CLEAN, CLEAN_LARGE, RESERVED_KIND)
+        found = await self._metastore.unfinished_payloads(CLEAN.name, CLEAN_LARGE.name, CLEAN_NEXT.name)
         return [list(map(decode_cleaning, payloads)) for payloads in found]
 
     async def _described(self, rules: Mapping[int, CleaningRule], lease: Lease) -> tuple[int, dict[int, CleaningState]]:
@@ -150,7 +151,8 @@ class CleaningPlanner:
     ) -> None:
         """Enqueue up to UNFINISHED_MAX jobs for these tasks, the dirtiest first."""
         merged = await self._in_merges()
-        self._held = {key: since for key, since in self._held.items() if key in wanted}
+        for key in self._held.keys() - wanted.keys():
+            del self._held[key]
         first = sorted(wanted, key=lambda key: -dirty_share(states[key]))
         room = UNFINISHED_MAX
         for some in _chunks({key: wanted[key] for key in first}, PARTITIONS_PER_LOOK):
@@ -176,12 +178,12 @@ class CleaningPlanner:
         in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()
         left = sorted(tasks, key=lambda key: -dirty_share(states[key]))
         free = [key for key in left if key not in in_merges]
-        large = {key for key in free if is_for_spark(self.spark, states[key])}
+        large = {key for key in free if is_for_spark(self._spark, states[key])}
         sizes = [(tasks[key], read_bytes(states[key])) for key in free if key not in large]
         new = [
             *(_job(CLEAN, wanted) for wanted in in_jobs(sizes)),
             *(large_job(tasks[key]) for key in free if key in large),
-            *(_job(RESERVED_KIND, CleaningJob((tasks[key],))) for key in left if key in in_merges),
+            *(_job(CLEAN_NEXT, CleaningJob((tasks[key],))) for key in left if key in in_merges),
         ]
         if new:
             await self._metastore.enqueue_jobs(new[:room], by=lease.token)
@@ -208,15 +210,15 @@ class CleaningPlanner:
 
     async def _in_merges(self) -> set[uuid.UUID]:
         """The inputs of unfinished merges."""
-        payloads = await self._metastore.unfinished_payloads(COMPACT, LARGE_KIND)
+        payloads = await self._metastore.unfinished_payloads(COMPACT.name, COMPACT_LARGE.name)
         return {file_id for payload in chain(*payloads) for file_id in decode_job(payload).file_ids}
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
         handed = await self._metastore.hand_over_jobs(
-            CLEAN_LARGE,
-            CLEAN,
-            after_ms=self.spark.large_wait_ms if self.spark.large_bytes else 0,
+            CLEAN_LARGE.name,
+            CLEAN.name,
+            after_ms=self._spark.large_wait_ms if self._spark.large_bytes else 0,
             attempts=SPARK_ATTEMPTS,
             by=lease.token,
         )
@@ -254,7 +256,7 @@ class CleaningPlanner:
             CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
         ]
         if merges:
-            new = [NewJob(COMPACT, f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
+            new = [COMPACT.once(f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
             await self._metastore.enqueue_jobs(new, by=lease.token)
             merged.update(files)
         firsts: dict[int, int] = {}
@@ -285,8 +287,8 @@ def compacted_partitions(image: MetadataImage) -> dict[int, CleaningRule]:
     return found
 
 
-def _job(kind: str, wanted: CleaningJob) -> NewJob:
-    return NewJob(kind, str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
+def _job(kind: JobKind, wanted: CleaningJob) -> NewJob:
+    return kind.once(str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
 
 
 def _chunks(by_key: Mapping[int, T], size: int) -> Iterator[dict[int, T]]:

@@ -23,9 +23,10 @@ from typing import NamedTuple, Protocol
 from headrace.compactor.mending.sources import SOURCES_MAX, Stored, Wanted, from_own_bytes, search, stored
 from headrace.compactor.merge import MergedFile
 from headrace.compactor.take_over import Swapper, Uploads
+from headrace.jobs.kinds import MEND_DAMAGE
 from headrace.metastore.api.compaction import CompactionApi, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.damage import DamageApi
-from headrace.metastore.api.jobs import JobApi, JobToken, NewJob
+from headrace.metastore.api.jobs import JobApi, JobToken
 from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, ReadApi, is_in_file, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName
 from headrace.metastore.api.segments import SegmentApi
@@ -41,7 +42,6 @@ from headrace.storage.segment.format import BODY_START
 from headrace.storage.segment.verified import SoundBatch
 from headrace.storage.segment.writer import SegmentWriter
 
-KIND = "mend-damage"
 LEASE_MS = 600_000
 LEASE_ATTEMPTS, LEASE_PAUSE_S = 20, 0.2
 
@@ -149,15 +149,17 @@ class Mending:
     async def _lease(self) -> JobToken:
         """Add a job and lease it. One that another run of the command added is given back to it."""
         key = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        await self._api.enqueue_jobs([NewJob(KIND, key, max_attempts=1)])
+        await self._api.enqueue_jobs([MEND_DAMAGE.once(key, max_attempts=1)])
         for _ in range(LEASE_ATTEMPTS):
-            job = await self._api.claim_job("headrace damage", [KIND], LEASE_MS)
+            job = await self._api.claim_job("headrace damage", [MEND_DAMAGE.name], LEASE_MS)
             if job is not None and job.key == key:
                 return job.token
             if job is not None:
                 await self._api.release_job(job.token)
             await self._clock.sleep(LEASE_PAUSE_S)
-        raise UnavailableError(f"no lease for the replacement of an extent: other runs have theirs: kind={KIND}")
+        raise UnavailableError(
+            f"no lease for the replacement of an extent: other runs have theirs: kind={MEND_DAMAGE.name}"
+        )
 
 
 def mended_file(look: ExtentLook, name: PartitionName) -> MergedFile:

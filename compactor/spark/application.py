@@ -25,16 +25,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import decode_cleaning
-from headrace.compactor.compact import LARGE_KIND
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
-from headrace.compactor.runner import LEASE_MS, JobHandler, JobRunner
 from headrace.compactor.spark.cleaning import SparkCleaner
 from headrace.compactor.spark.driver import add_driver_options, open_session, run_driver
 from headrace.compactor.spark.source import SparkCompactor
@@ -42,6 +37,10 @@ from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
 from headrace.config.load import load
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import CLEAN_LARGE, COMPACT_LARGE
+from headrace.jobs.lease import Lease
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import LEASE_MS, JobHandler, JobRunner
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.metastore.life.following import follow_life
 from headrace.metastore.life.own_bucket import require_bucket
@@ -52,7 +51,7 @@ from headrace.storage.client_text import visible
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
 
-KINDS = (LARGE_KIND, CLEAN_LARGE)
+KINDS = (COMPACT_LARGE.name, CLEAN_LARGE.name)
 PART_BYTES = 128 * 1024 * 1024
 
 DESCRIPTION = """\
@@ -84,7 +83,7 @@ class SparkRunSummary:
             await handler(job, lease)
             self.failed -= 1
             self.done += 1
-            if job.kind == CLEAN_LARGE:
+            if job.kind == CLEAN_LARGE.name:
                 self.partitions += len(decode_cleaning(job.payload).tasks)
             else:
                 self.files += len(decode_job(job.payload).file_ids)
@@ -186,8 +185,8 @@ async def _run_due(
             bucket_id=bucket_id,
         )
         handlers = {
-            LARGE_KIND: summary.counting(compactor.handle, clock),
-            CLEAN_LARGE: summary.counting(cleaner.handle, clock),
+            COMPACT_LARGE.name: summary.counting(compactor.handle, clock),
+            CLEAN_LARGE.name: summary.counting(cleaner.handle, clock),
         }
         await drain(metastore, handlers, clock, rng, lease_ms=lease_ms)
     finally:

@@ -30,7 +30,6 @@ from headrace.compactor.cleaning.job import PATIENT_ATTEMPTS, end_of_pass, not_o
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import partition_plan
 from headrace.compactor.policy import LAST_LEVEL
@@ -47,6 +46,7 @@ from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split_extents
 from headrace.compactor.spark.reserved import attempts_of_a_task, reserve
 from headrace.compactor.take_over import start
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import Job

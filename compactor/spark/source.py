@@ -32,7 +32,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.outputs import outputs, planned_segments
 from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan
@@ -41,6 +40,7 @@ from headrace.compactor.spark.parts import split
 from headrace.compactor.spark.reserved import PartIds, attempts_of_a_task, reserve, store_reserved
 from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import Job, JobToken

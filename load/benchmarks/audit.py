@@ -27,12 +27,11 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.compactor.audit_archive import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.policy import PolicyLimits
 from headrace.config.settings import Settings
-from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, ARCHIVE_ROWS
-from headrace.metastore.api.jobs import NewJob
+from headrace.jobs.kinds import ARCHIVE_AUDIT_MS, ARCHIVE_AUDIT_ROWS
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
 from headrace.metastore.log.image import MetadataImage
@@ -115,7 +114,7 @@ async def make_rows(bench: CommitBench, per_day: int) -> None:
     await bench.execute(
         OBJECTS.format(shift=1, records=small, due="now()", partitions=METADATA_PARTITIONS, objects=due)
     )
-    rows = round(part_day * ARCHIVE_AUDIT.period_ms / 86_400_000) + WAITING_RECORDS
+    rows = round(part_day * ARCHIVE_AUDIT_MS / 86_400_000) + WAITING_RECORDS
     await bench.execute(EVENTS.format(first=SPAN, rows=rows, partitions=METADATA_PARTITIONS))
     end = f"next_offset = {SPAN + rows}, next_audit_offset = {SPAN + rows}"
     await bench.execute(f"UPDATE remote_log_heads SET {end}, audit_start = 0")
@@ -141,7 +140,7 @@ async def tell_sizes(run: BenchmarkRun, bench: CommitBench, when: str) -> None:
 
 async def archive(run: BenchmarkRun, bench: CommitBench, bucket: str, workers: int) -> None:
     """The jobs of all metadata partitions, in so many processes; the objects that could be joined are not there."""
-    await bench.store.enqueue_jobs([NewJob(ARCHIVE_ROWS, f"{part:02}") for part in range(METADATA_PARTITIONS)])
+    await bench.store.enqueue_jobs([ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part in range(METADATA_PARTITIONS)])
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_ready, range(workers)))
         began = time.perf_counter()
@@ -169,7 +168,7 @@ async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
     store = open_store(bucket, StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
     archiver = AuditArchiver(metastore, store, clock, random.Random(), AuditArchiveMetrics(registry))
-    while (job := await metastore.claim_job("bench", [ARCHIVE_ROWS], LEASE_MS)) is not None:
+    while (job := await metastore.claim_job("bench", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
         await archiver.archive_rows(job, Lease(metastore, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS))
         await metastore.finish_job(job.token)
     await store.close()

@@ -19,12 +19,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.compact import Compactor
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.jobs import NewJob

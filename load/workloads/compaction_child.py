@@ -19,18 +19,16 @@ from urllib.parse import unquote, urlparse
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import KIND as CLEAN
-from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.job import Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.compact import LARGE_KIND, Compactor
-from headrace.compactor.lease import Lease
+from headrace.compactor.compact import Compactor
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
-from headrace.compactor.runner import JobHandler
 from headrace.config.load import load
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, COMPACT, COMPACT_LARGE
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
@@ -70,7 +68,7 @@ def local(metastore: PostgresMetastore, settings: Settings, registry: CollectorR
     compactor = Compactor(store, metastore, shards, limits, clock, rng, CompactionMetrics(registry))
     buffer_bytes = settings.log_cleaner_dedupe_buffer_size
     cleaner = Cleaner(store, metastore, shards, limits, buffer_bytes, clock, rng, CleaningMetrics(registry))
-    return {COMPACT: compactor.handle, CLEAN: cleaner.handle}
+    return {COMPACT.name: compactor.handle, CLEAN.name: cleaner.handle}
 
 
 def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegistry) -> dict[str, JobHandler]:
@@ -95,7 +93,7 @@ def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegi
         rng=random.Random(2),
         metrics=CleaningMetrics(registry),
     )
-    return {LARGE_KIND: compactor.handle, CLEAN_LARGE: cleaner.handle}
+    return {COMPACT_LARGE.name: compactor.handle, CLEAN_LARGE.name: cleaner.handle}
 
 
 def _same(batches: Iterator[Any]) -> Iterator[Any]:

@@ -19,15 +19,14 @@ import numpy
 import psycopg
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import KIND as CLEAN
 from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.compact import LARGE_KIND, Compactor
-from headrace.compactor.lease import Lease
+from headrace.compactor.compact import Compactor
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
+from headrace.jobs.kinds import CLEAN, COMPACT, COMPACT_LARGE
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.jobs import NewJob
@@ -79,7 +78,7 @@ class Inputs:
         found, size = await self._live(keys)
         is_large = name == "spark"
         job = CompactionJob(tuple(found), 2, is_large)
-        return NewJob(LARGE_KIND if is_large else COMPACT, name, encode(job)), size
+        return NewJob(COMPACT_LARGE.name if is_large else COMPACT.name, name, encode(job)), size
 
     async def keyed(self, name: str, records: int, keys: int) -> tuple[NewJob, int]:
         """(the cleaning job, the live bytes that it reads)."""
@@ -101,7 +100,7 @@ class Inputs:
         task = CleaningTask(partition, records, DAY_MS)
         if name == "spark":
             return large_job(task), size
-        return NewJob(CLEAN, name, encode_cleaning(CleaningJob((task,)))), size
+        return CLEAN.once(name, encode_cleaning(CleaningJob((task,)))), size
 
     def _keyed_batches(self, records: int, keys: int) -> Iterator[bytes]:
         rng = numpy.random.default_rng(1)
@@ -129,8 +128,8 @@ class Inputs:
         )
         for at in range(0, len(files), FILES_PER_MERGE):
             job = CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1)
-            await self._metastore.enqueue_jobs([NewJob(COMPACT, f"level 1 {at}", encode(job))])
-            claimed = await self._metastore.claim_job("bench", [COMPACT], LEASE_MS)
+            await self._metastore.enqueue_jobs([COMPACT.once(f"level 1 {at}", encode(job))])
+            claimed = await self._metastore.claim_job("bench", [COMPACT.name], LEASE_MS)
             assert claimed is not None
             began = self._clock.monotonic()
             await worker.handle(

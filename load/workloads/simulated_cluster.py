@@ -18,19 +18,19 @@ from dataclasses import dataclass, field
 import psycopg
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import compact, janitor, planner
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.compact import Compactor
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.compactor.runner import JobHandler
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import COMPACT, DELETE_DEAD_FILES, PLAN_COMPACTION
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.jobs import NewJob
@@ -106,9 +106,9 @@ class SimulatedCluster:
         deletions = Janitor(metastore, bucket, JanitorMetrics(registry, Undecided(registry)))
         self.delete_delay_s = settings.file_delete_delay_ms / 1000
         self._handlers: dict[str, JobHandler] = {
-            planner.KIND: Planner(metastore, PolicyLimits(), metrics).handle,
-            compact.KIND: compactor.handle,
-            janitor.KIND: deletions,
+            PLAN_COMPACTION.name: Planner(metastore, PolicyLimits(), metrics).handle,
+            COMPACT.name: compactor.handle,
+            DELETE_DEAD_FILES.name: deletions,
         }
 
     @classmethod
@@ -160,16 +160,16 @@ class SimulatedCluster:
     async def compact(self) -> None:
         """Plan and carry out, until nothing is due."""
         while True:
-            await self._run(planner.KIND, NewJob(planner.KIND, ""))
+            await self._run(PLAN_COMPACTION.name, PLAN_COMPACTION.once())
             before = self.jobs
-            while await self._run(compact.KIND):
+            while await self._run(COMPACT.name):
                 self.jobs += 1
             if self.jobs == before:
                 return
 
     async def clean(self) -> None:
         """The janitor comes by."""
-        await self._run(janitor.KIND, NewJob(janitor.KIND, ""))
+        await self._run(DELETE_DEAD_FILES.name, DELETE_DEAD_FILES.once())
 
     async def audit(self) -> Audit:
         """Every byte looked at. RuntimeError when something is wrong."""

@@ -13,13 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.metastore.api.jobs import JobSchedule, JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken, NewJob
 
-ARCHIVE_AUDIT = JobSchedule("archive-audit", period_ms=20_000)
-"""The periodic job: queues ARCHIVE_ROWS, and looks after the objects."""
-ARCHIVE_ROWS = "archive-audit-rows"
-"""The job kind that moves rows of one metadata partition, its key, to the bucket. Any number of workers do this at a
-time, each for another metadata partition."""
 AUDIT_PREFIX = "metastore/audit-trail/"
 
 
@@ -60,8 +55,8 @@ class AuditArchiveApi(Protocol):
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
         """Add jobs as JobApi does."""
 
-    async def archiving_epochs(self) -> set[int]:
-        """The epochs of all leases of ARCHIVE_ROWS that hold, or that expired and no worker claimed yet.
+    async def archiving_epochs(self, kind: str) -> set[int]:
+        """The epochs of all leases of jobs of `kind` that hold, or that expired and no worker claimed yet.
 
         Only these, of the epochs given so far, can still name an object.
         """

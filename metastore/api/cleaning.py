@@ -21,9 +21,6 @@ from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, Swap
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import AbortedRange
 
-PLAN_CLEANING_JOB = "plan-cleaning"
-"""The kind of the periodic job."""
-
 
 class CleaningQuery(NamedTuple):
     """A partition of a compacted topic, and the topic's min.compaction.lag.ms."""

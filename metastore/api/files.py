@@ -15,14 +15,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.jobs import JobSchedule, JobToken
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
-
-DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000, priority=5)
-"""Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
-
-
-SWEEP_ORPHANS = JobSchedule("sweep", period_ms=3_600_000)
 
 
 class FileState(enum.IntEnum):

@@ -1,7 +1,7 @@
 """Jobs: units of background work, each leased to one worker at a time.
 
 Place: the active controller keeps periodic jobs there, planners add others, workers claim them
-(compactor/runner.py). Time is the database's, read after the job's row lock.
+(jobs/runner.py). Time is the database's, read after the job's row lock.
 Invariant: a job's epoch rises with each lease, and all that its holder does for it is done under
 (job id, epoch): SQL that acts for a job calls assert_job first, under which no worker can claim the job.
 So a worker that lost its lease changes nothing any more. If a worker crashes, its lease expires and the

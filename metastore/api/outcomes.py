@@ -10,10 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.jobs import JobSchedule, JobToken
-
-RECORD_OUTCOMES = JobSchedule("record-outcomes", period_ms=10_000)
-"""The periodic job. How late the bucket may be."""
+from headrace.metastore.api.jobs import JobToken
 
 
 class TransactionOutcome(NamedTuple):

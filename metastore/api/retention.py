@@ -14,10 +14,6 @@ from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
 
-RETENTION_JOB = "retention"
-"""The kind of the periodic job."""
-
-
 TO_HIGH_WATERMARK = -1
 
 

@@ -23,8 +23,6 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 
-CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
-"""The kind of the periodic job."""
 METADATA_PARTITIONS = 50
 """Number of metadata partitions of both topics, by Kafka's RemoteLogMetadataTopicPartitioner
 (metadata_partition.sql).

@@ -19,9 +19,9 @@ from prometheus_client import CollectorRegistry
 from pyiceberg.manifest import DataFile
 from pyspark.sql import SparkSession
 
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.runner import JobRunner
 from headrace.config.settings import Settings
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.looking import TableReader
 from headrace.scan.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule

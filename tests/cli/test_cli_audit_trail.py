@@ -11,8 +11,8 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.config.settings import Settings
-from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, ArchivedAudit
-from headrace.metastore.api.jobs import NewJob
+from headrace.jobs.kinds import ARCHIVE_AUDIT
+from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.segment_keys import base64url
 from headrace.metastore.audit_trail.objects import ObjectWriter
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -28,8 +28,8 @@ async def move(url: str, part: int, bucket: str) -> None:
     """The first records of the trail, to the bucket, as the job does."""
     store = open_store(bucket, StoreOptions.of(Settings()), clock=SystemClock(), rng=random.Random(1))
     metastore = await PostgresMetastore.open(url, Settings())
-    await metastore.enqueue_jobs([NewJob(ARCHIVE_AUDIT.kind, "")])
-    job = await metastore.claim_job("test", [ARCHIVE_AUDIT.kind], 60_000)
+    await metastore.enqueue_jobs([ARCHIVE_AUDIT.once()])
+    job = await metastore.claim_job("test", [ARCHIVE_AUDIT.name], 60_000)
     assert job is not None
     writer = ObjectWriter()
     writer.add((await metastore.read_audit_log(part, 0, RECORDS)).rows)

@@ -24,10 +24,11 @@ from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
-from headrace.compactor.lease import Lease
 from headrace.compactor.permit import Mark, write_mark
-from headrace.compactor.runner import JobHandler
-from headrace.metastore.api.audit_archive import ARCHIVE_ROWS, AUDIT_PREFIX
+from headrace.jobs.kinds import ARCHIVE_AUDIT, ARCHIVE_AUDIT_ROWS
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
+from headrace.metastore.api.audit_archive import AUDIT_PREFIX
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.rendering import audit_record
@@ -136,7 +137,7 @@ class TrailWorld:
         archiver = archiver or self.archiver
         await self.plan(archiver)
         jobs = []
-        while (job := await self.metastore.claim_job("test", [ARCHIVE_ROWS], LEASE_MS)) is not None:
+        while (job := await self.metastore.claim_job("test", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
             jobs.append(job)
         ends = await asyncio.gather(*(self._run(job, archiver.archive_rows) for job in jobs), return_exceptions=True)
         for error in filter(None, ends):
@@ -144,8 +145,8 @@ class TrailWorld:
 
     async def plan(self, archiver: Any = None) -> None:
         """One run of the periodic job alone."""
-        await self.metastore.enqueue_jobs([NewJob(audit_archive.KIND, str(uuid.uuid4()))])
-        job = await self.metastore.claim_job("test", [audit_archive.KIND], LEASE_MS)
+        await self.metastore.enqueue_jobs([ARCHIVE_AUDIT.once(str(uuid.uuid4()))])
+        job = await self.metastore.claim_job("test", [ARCHIVE_AUDIT.name], LEASE_MS)
         assert job is not None
         await self._run(job, archiver or self.archiver)
 
@@ -165,7 +166,7 @@ class TrailWorld:
     async def pause(self, wire: PausingWire) -> Job | None:
         """Let another worker archive up to some call, where it stops as with SIGSTOP; None if there is no job."""
         await self.plan()
-        job = await self.metastore.claim_job("paused", [ARCHIVE_ROWS], LEASE_MS)
+        job = await self.metastore.claim_job("paused", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)
         if job is not None:
             archiver = self.new_archiver(wire.over(self.metastore), wire.over(self.store))
             task = asyncio.create_task(archiver.archive_rows(job, self.lease_of(job)))
@@ -229,7 +230,7 @@ class TrailWorld:
             "UPDATE remote_log_heads SET next_offset = next_offset + %s, next_audit_offset = next_audit_offset + %s",
             *(LIFE, LIFE),
         )
-        self.execute("DELETE FROM jobs WHERE kind = %s", ARCHIVE_ROWS)  # no worker of the life before writes
+        self.execute("DELETE FROM jobs WHERE kind = %s", ARCHIVE_AUDIT_ROWS.name)  # no worker of the life before writes
         self.execute("UPDATE cluster SET incarnation_id = %s", uuid.UUID(int=self.rng.getrandbits(128)))
         self.execute("SELECT setval('segment_epochs', last_value + %s) FROM segment_epochs", LIFE)
         records, starts, logs = self._saved

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.storage.file_id import file_id_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor.compact import KIND as COMPACT
+from headrace.jobs.kinds import COMPACT
 from headrace.metastore.api.damage import DamagedExtent, DamageKind
 from headrace.storage.errors import BadTransferError, FencedError
 from headrace.storage.file_id import object_key
@@ -136,7 +136,7 @@ async def test_damage_holds_back_one_extent_and_is_not_planned_again(world: Comp
         """Plan and merge until nothing is planned."""
         for count in range(20):
             await plan(world, EAGER)
-            job = await world.postgres.claim_job("test", [COMPACT], 60_000)
+            job = await world.postgres.claim_job("test", [COMPACT.name], 60_000)
             if job is None:
                 return count
             await world.run(job, impatient(world))

@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import AuditArchiver, joinable
-from headrace.compactor.lease import Lease
+from headrace.jobs.kinds import ARCHIVE_AUDIT
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
 from headrace.metastore.postgres.segments import audit_archive as postgres_archive
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -148,8 +148,8 @@ async def test_nothing_moves_while_an_agent_of_the_release_before_may_run(world:
 
 
 async def lease_of(world: TrailWorld) -> Any:
-    await world.metastore.enqueue_jobs([NewJob(audit_archive.KIND, "")])
-    job = await world.metastore.claim_job("test", [audit_archive.KIND], 60_000)
+    await world.metastore.enqueue_jobs([ARCHIVE_AUDIT.once()])
+    job = await world.metastore.claim_job("test", [ARCHIVE_AUDIT.name], 60_000)
     assert job is not None
     return job.token
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from headrace.compactor.audit_archive import SWEEP_AGE_MS
-from headrace.metastore.api.audit_archive import ARCHIVE_ROWS
+from headrace.jobs.kinds import ARCHIVE_AUDIT_ROWS
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.audit_trail_world import LEASE_MS, RECORDS, TrailWorld, small_objects
 from tests.compactor.janitor_world import PausingWire
@@ -72,7 +72,7 @@ async def swept_after_its_lease(world: TrailWorld) -> None:
     assert job is not None
     (unnamed,) = await world.objects() - await world.named()
     world.advance(SWEEP_AGE_MS + 1)
-    while (again := await world.metastore.claim_job("another", [ARCHIVE_ROWS], LEASE_MS)) is not None:
+    while (again := await world.metastore.claim_job("another", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
         if again.key == job.key:
             break
     assert again is not None
@@ -90,7 +90,7 @@ async def test_a_worker_that_lost_its_lease_names_nothing(world: TrailWorld) -> 
 async def test_a_sweep_that_does_not_look_at_leases_is_caught(
     world: TrailWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no_leases(self: PostgresMetastore) -> set[int]:
+    async def no_leases(self: PostgresMetastore, kind: str) -> set[int]:
         return set()
 
     monkeypatch.setattr(PostgresMetastore, "archiving_epochs", no_leases)

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import COMPLAINTS_MAX
-from headrace.compactor.runner import JobHandler
 from headrace.compactor.sources import damaged_extent
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
 from headrace.compactor.undecided import Undecided
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.damage import DamageKind
 from headrace.metastore.api.jobs import JobToken, NewJob

@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.sweeper import Sweeper
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.commit import FileCommit, FileStatus
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError

@@ -9,14 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import planner
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.compact import LARGE_KIND
-from headrace.compactor.lease import Lease
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job
-from headrace.compactor.planner import KIND, Planner
+from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.jobs.kinds import COMPACT, COMPACT_LARGE, PLAN_COMPACTION
+from headrace.jobs.lease import Lease
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
@@ -29,8 +28,8 @@ SPARK = replace(EAGER, large_bytes=1, large_wait_ms=3_600_000)
 
 
 async def plan(world: CompactionWorld, limits: PolicyLimits = EAGER) -> None:
-    await world.postgres.enqueue_jobs([NewJob(KIND, "")])
-    job = await world.postgres.claim_job("test", [KIND], LEASE_MS)
+    await world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
+    job = await world.postgres.claim_job("test", [PLAN_COMPACTION.name], LEASE_MS)
     assert job is not None
     lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry())).handle(job, lease)
@@ -49,7 +48,7 @@ async def test_files_climb_level_by_level_until_nothing_is_worth_a_job(world: Co
     await world.run(await world.claim_next())
     assert len(await world.live_files(level=2)) == 1
     await plan(world)
-    assert await world.postgres.unfinished_payloads(COMPACT) == [[]]
+    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionWorld) -> None:
@@ -59,7 +58,7 @@ async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionW
     await plan(world)
     await world.commit((key, plain_batch(1)))
     await plan(world)
-    ((payload,),) = await world.postgres.unfinished_payloads(COMPACT)
+    ((payload,),) = await world.postgres.unfinished_payloads(COMPACT.name)
     assert len(decode_job(payload).file_ids) == 4
 
 
@@ -85,15 +84,15 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
     (key,) = await world.topic("t", 1)
     for _ in range(3):
         await world.commit((key, plain_batch(1)))
-    await world.postgres.enqueue_jobs([NewJob(KIND, "")])
-    job = await world.postgres.claim_job("slow", [KIND], 1)
+    await world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
+    job = await world.postgres.claim_job("slow", [PLAN_COMPACTION.name], 1)
     assert job is not None
     lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
-    while await world.postgres.claim_job("quick", [KIND], LEASE_MS) is None:
+    while await world.postgres.claim_job("quick", [PLAN_COMPACTION.name], LEASE_MS) is None:
         await world.clock.sleep(0.002)
     with pytest.raises(FencedError):
         await Planner(world.postgres, EAGER, CompactionMetrics(CollectorRegistry())).handle(job, lease)
-    assert await world.postgres.unfinished_payloads(COMPACT) == [[]]
+    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_a_plan_without_anything_to_do_asks_twice(
@@ -121,7 +120,7 @@ async def three_files(world: CompactionWorld, *keys: int) -> None:
 
 async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
     """The same as a Spark driver does."""
-    return await world.postgres.claim_job("spark", [LARGE_KIND], lease_ms)
+    return await world.postgres.claim_job("spark", [COMPACT_LARGE.name], lease_ms)
 
 
 async def count(world: CompactionWorld, kind: str) -> int:
@@ -134,7 +133,7 @@ async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(worl
     before = await world.records(key)
     await plan(world, SPARK)
     await plan(world, SPARK)
-    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (0, 1)
+    assert (await count(world, COMPACT.name), await count(world, COMPACT_LARGE.name)) == (0, 1)
     async with session(world.url) as connection:
         await move_time(connection, 3_601)
     await plan(world, SPARK)
@@ -167,7 +166,7 @@ async def test_what_spark_fails_at_again_and_again_is_done_here(world: Compactio
     await three_files(world, key)
     await plan(world, SPARK)
     for attempt in range(planner.SPARK_ATTEMPTS):
-        assert await count(world, COMPACT) == 0, attempt
+        assert await count(world, COMPACT.name) == 0, attempt
         driver = await claim_large(world)
         assert driver is not None
         await plan(world, SPARK)
@@ -182,7 +181,7 @@ async def test_without_large_jobs_those_that_are_left_are_done_here_at_once(worl
     await three_files(world, key)
     await plan(world, SPARK)
     await plan(world, EAGER)
-    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (1, 0)
+    assert (await count(world, COMPACT.name), await count(world, COMPACT_LARGE.name)) == (1, 0)
 
 
 async def test_what_waits_for_spark_holds_up_nothing_else(
@@ -195,10 +194,10 @@ async def test_what_waits_for_spark_holds_up_nothing_else(
     for large in range(1, 3):
         await three_files(world, key)
         await plan(world, SPARK)
-        assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (0, large)
+        assert (await count(world, COMPACT.name), await count(world, COMPACT_LARGE.name)) == (0, large)
     await three_files(world, key)
     await plan(world, SPARK)
-    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (1, 2)
+    assert (await count(world, COMPACT.name), await count(world, COMPACT_LARGE.name)) == (1, 2)
     await world.run(await world.claim_next())
     assert len(await world.live_files(level=0)) == 6
     assert len(await world.live_files(level=1)) == 1

@@ -16,11 +16,11 @@ import pytest
 
 from headrace.compactor import outcomes as recording
 from headrace.compactor import rebuild
-from headrace.compactor.lease import Lease
 from headrace.compactor.lost import find_lost_ends
 from headrace.compactor.outcomes import OutcomeJob
-from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.api.outcomes import RECORD_OUTCOMES, TransactionOutcome
+from headrace.jobs.kinds import RECORD_OUTCOMES
+from headrace.jobs.lease import Lease
+from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.life.forgotten import write_forgotten
@@ -50,8 +50,8 @@ TOPIC = uuid.UUID(int=5)
 async def record(world: CompactionWorld, metastore: PostgresMetastore | None = None) -> None:
     """One run of the job."""
     metastore = metastore or world.postgres
-    await metastore.enqueue_jobs([NewJob(RECORD_OUTCOMES.kind, "")])
-    job = await metastore.claim_job("test", [RECORD_OUTCOMES.kind], LEASE_MS)
+    await metastore.enqueue_jobs([RECORD_OUTCOMES.once()])
+    job = await metastore.claim_job("test", [RECORD_OUTCOMES.name], LEASE_MS)
     assert job is not None
     lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await OutcomeJob(metastore, world.store, world.rng, world.clock)(job, lease)

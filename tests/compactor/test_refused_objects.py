@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import KIND, PATIENT_ATTEMPTS
-from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.compact import PATIENT_ATTEMPTS
 from headrace.compactor.metrics import CompactionMetrics
-from headrace.compactor.planner import KIND as PLAN
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.compactor.runner import JobRunner
-from headrace.metastore.api.jobs import NewJob
+from headrace.jobs.kinds import COMPACT, PLAN_COMPACTION
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.decorator import StoreDecorator
@@ -67,13 +66,13 @@ class Loop:
         self.world, self.store, self.seconds = world, Refusing(world.store), 0
         limits = PolicyLimits(min_age_ms=0, fan_in=4, job_files=40)
         planner = Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry()))
-        handlers = {PLAN: planner.handle, KIND: world.compactor(store=self.store).handle}
+        handlers = {PLAN_COMPACTION.name: planner.handle, COMPACT.name: world.compactor(store=self.store).handle}
         metrics = JobMetrics(world.clock, CollectorRegistry())
         self.runner = JobRunner(world.postgres, handlers, world.clock, world.rng, metrics, worker="w")
 
     async def rounds(self, count: int, *, every_seconds: int = 15) -> None:
         for _ in range(count):
-            await self.world.postgres.enqueue_jobs([NewJob(PLAN, "")])
+            await self.world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
             await self.runner.drain()
             await self.wait(every_seconds)
 
@@ -177,7 +176,7 @@ async def test_a_job_of_refused_objects_alone_ends(world: CompactionWorld) -> No
     await loop.rounds(3, every_seconds=400)
     assert await loop.marked() == set(files)
     assert loop.store.gets == (PATIENT_ATTEMPTS + 1) * len(files)
-    assert await world.postgres.unfinished_payloads(KIND) == [[]]
+    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_a_store_that_takes_no_merged_file_is_asked_later(world: CompactionWorld) -> None:

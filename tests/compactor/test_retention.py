@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.lease import Lease
 from headrace.compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import JobToken, NewJob
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent

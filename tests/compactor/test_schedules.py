@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.schedules import schedules
-from headrace.compactor import janitor, sweeper
+from headrace.compactor import worker as worker_module
+from headrace.compactor.compact import Compactor
 from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import COMPACT, DELETE_DEAD_FILES, SWEEP_ORPHANS
+from headrace.jobs.lease import Lease
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
@@ -17,6 +23,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ObjectStore
 from tests.manual_clock import ManualClock
 
 
@@ -28,12 +35,26 @@ async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fa
     assert periods["retention"] == 7_000
 
 
-async def test_everything_a_worker_moves_is_throttled(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
+async def test_everything_a_worker_moves_is_throttled(
+    metastore: PostgresMetastore, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Deletion and sweeping too: their requests count against the same limits."""
+    made: list[object] = []
+
+    class Merging(Compactor):
+        def __init__(self, store: ObjectStore, *rest: Any) -> None:
+            made.append(store)
+
+        async def handle(self, job: Job, lease: Lease) -> None:
+            """Merge nothing."""
+
+    monkeypatch.setattr(worker_module, "Compactor", Merging)
     worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
     handlers = worker._runner._handlers
-    stores = [handlers[kind]._store for kind in (janitor.KIND, sweeper.KIND)]  # type: ignore[attr-defined]
-    stores.append(worker._compactor._store)
+    await handlers[COMPACT.name](None, None)  # type: ignore[arg-type]
+    stores = [handlers[kind]._store for kind in (DELETE_DEAD_FILES.name, SWEEP_ORPHANS.name)]  # type: ignore[attr-defined]
+    stores += made
+    assert len(stores) == 3
     assert all(store is worker._throttled for store in stores)
 
 

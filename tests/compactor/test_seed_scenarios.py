@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from headrace.compactor.lease import Lease
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key

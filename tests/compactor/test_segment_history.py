@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor.compact import KIND
-from headrace.compactor.lease import Lease
+from headrace.jobs.kinds import COMPACT
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -57,7 +57,7 @@ class History:
             if number % 10 == 9:
                 await self.replace_topic(number)
             await self.check()
-        while (job := await self.world.postgres.claim_job("test", [KIND], 60_000)) is not None:
+        while (job := await self.world.postgres.claim_job("test", [COMPACT.name], 60_000)) is not None:
             await self.work(job)
         before = await self.records()
         await self.world.settle()

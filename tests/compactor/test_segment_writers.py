@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import KIND
-from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.compactor.runner import JobRunner
-from headrace.metastore.api.jobs import NewJob
+from headrace.jobs.kinds import COMPACT
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -75,7 +74,7 @@ async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> 
     (key,) = await world.topic("t", 1)
     await world.fill([key])
     plan = CompactionJob(tuple(await world.live_files(0)), 1)
-    await world.postgres.enqueue_jobs([NewJob(KIND, "t", encode(plan))])
+    await world.postgres.enqueue_jobs([COMPACT.once("t", encode(plan))])
     runner = runner_in(world, lambda: 7)
     await runner.drain()
     assert await brokers(world) == [(0, 7), (1, 7)]
@@ -87,12 +86,12 @@ async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> 
 
 async def test_a_lease_of_an_older_worker_names_no_agent(world: SegmentWorld) -> None:
     """Although the lease before it did."""
-    await world.postgres.enqueue_jobs([NewJob(KIND, "t")])
-    job = await world.postgres.claim_job("new", [KIND], 1_000, node_id=7)
+    await world.postgres.enqueue_jobs([COMPACT.once("t")])
+    job = await world.postgres.claim_job("new", [COMPACT.name], 1_000, node_id=7)
     assert job is not None
     assert await world.ask("SELECT job_broker(%s)", job.token.job_id) == [(7,)]
     await world.advance(2)
-    ((again, *_),) = await world.ask("SELECT job_id FROM claim_job('old', %s, '1 s')", [KIND])
+    ((again, *_),) = await world.ask("SELECT job_id FROM claim_job('old', %s, '1 s')", [COMPACT.name])
     assert await world.ask("SELECT job_broker(%s)", again) == [(NO_BROKER,)]
 
 
@@ -105,7 +104,7 @@ async def test_a_broker_id_that_is_not_recorded_is_noticed(world: SegmentWorld, 
 def runner_in(world: SegmentWorld, node_id: Callable[[], int]) -> JobRunner:
     """The job loop of an agent's process."""
     metrics = JobMetrics(world.clock, CollectorRegistry())
-    handlers = {KIND: world.compactor().handle}
+    handlers = {COMPACT.name: world.compactor().handle}
     return JobRunner(world.postgres, handlers, world.clock, world.rng, metrics, worker="here", node_id=node_id)
 
 

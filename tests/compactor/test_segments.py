@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from headrace.compactor.lease import Lease
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segments import NewSegment, StartOutcome

@@ -23,16 +23,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import sweeper
-from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
-from headrace.compactor.runner import JobRunner
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import COMPACT_LARGE, SWEEP_ORPHANS
+from headrace.jobs.lease import Lease
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.metastore.api.files import FileState
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -114,10 +114,10 @@ class SparkWorld(CompactionWorld):
         """One large job over all files that hold something of these partitions."""
         files = sorted({extent.file_id for extent in await self.extents(*keys)})
         job = CompactionJob(tuple(files), 2, is_large=True)
-        await self.postgres.enqueue_jobs([NewJob(LARGE_KIND, str(uuid.uuid4()), encode(job))])
+        await self.postgres.enqueue_jobs([COMPACT_LARGE.once(str(uuid.uuid4()), encode(job))])
 
     async def claim_large(self) -> Job:
-        job = await self.postgres.claim_job("test", [LARGE_KIND], LEASE_MS)
+        job = await self.postgres.claim_job("test", [COMPACT_LARGE.name], LEASE_MS)
         assert job is not None
         return job
 
@@ -133,8 +133,8 @@ class SparkWorld(CompactionWorld):
     async def sweep(self, ahead_seconds: float) -> None:
         """Let the metastore's clock be so far ahead, let cleanup and janitor run, and sweep the bucket once."""
         await end_leftovers(self, ahead_seconds)
-        await self.postgres.enqueue_jobs([NewJob(sweeper.KIND, "")])
-        job = await self.postgres.claim_job("test", [sweeper.KIND], LEASE_MS)
+        await self.postgres.enqueue_jobs([SWEEP_ORPHANS.once()])
+        job = await self.postgres.claim_job("test", [SWEEP_ORPHANS.name], LEASE_MS)
         assert job is not None
         lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
         metrics = JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
@@ -188,7 +188,9 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
 
     compactor = world.compactor()
     metrics = JobMetrics(world.clock, CollectorRegistry())
-    runner = JobRunner(world.postgres, {LARGE_KIND: compactor.handle}, world.clock, world.rng, metrics, worker="local")
+    runner = JobRunner(
+        world.postgres, {COMPACT_LARGE.name: compactor.handle}, world.clock, world.rng, metrics, worker="local"
+    )
     async with asyncio.timeout(SPARK_SECONDS):
         while not await done(world):
             await runner.drain()
@@ -277,7 +279,7 @@ def end_waiting_swaps(blocker: psycopg.Connection) -> None:
 
 async def done(world: SparkWorld) -> bool:
     """Return whether no job waits or runs."""
-    return await world.postgres.unfinished_payloads(LARGE_KIND) == [[]]
+    return await world.postgres.unfinished_payloads(COMPACT_LARGE.name) == [[]]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingRecorder
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.config.cluster_values import NEEDED_TO_DELETE
 from headrace.config.settings import Settings
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.metadata_log import StoredSnapshot

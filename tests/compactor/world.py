@@ -14,12 +14,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
-from headrace.compactor.compact import KIND, Compactor
-from headrace.compactor.lease import Lease
+from headrace.compactor.compact import Compactor
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.jobs.kinds import COMPACT
+from headrace.jobs.lease import Lease
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.records.codec import Record, decode_records
@@ -115,13 +116,13 @@ class CompactionWorld(PostgresWorld):
 
     async def claim(self, file_ids: Sequence[uuid.UUID], level: int, *, lease_ms: int = LEASE_MS) -> Job:
         """A new job over these files, leased."""
-        job = NewJob(KIND, str(uuid.uuid4()), encode(CompactionJob(tuple(file_ids), level)))
+        job = COMPACT.once(str(uuid.uuid4()), encode(CompactionJob(tuple(file_ids), level)))
         await self.postgres.enqueue_jobs([job])
         return await self.claim_next(lease_ms=lease_ms)
 
     async def claim_next(self, *, lease_ms: int = LEASE_MS) -> Job:
         """The next job that is due, regardless of its previous holder."""
-        claimed = await self.postgres.claim_job("test", [KIND], lease_ms)
+        claimed = await self.postgres.claim_job("test", [COMPACT.name], lease_ms)
         assert claimed is not None
         return claimed
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("agent", "cli", "client", "compactor", "metastore", "protocol", "scan", "spark", "storage")
+FOLDERS = ("agent", "cli", "client", "compactor", "jobs", "metastore", "protocol", "scan", "spark", "storage")
 CREATING = {"create_task", "ensure_future"}
 
 AWAITED = "the function that creates it waits for it, or cancels it before it returns"
@@ -61,7 +61,7 @@ ACCOUNTED = {
     "client/membership.py": {"run": AWAITED},
     "client/producer.py": {"_new_sender": LIBRARY},
     "client/sending.py": {"run": LIBRARY},
-    "compactor/runner.py": {"_run": AWAITED},
+    "jobs/runner.py": {"_run": AWAITED},
     "compactor/sources.py": {"_begin": SHARED},
     "compactor/spark/application.py": {"drain": AWAITED},
     "compactor/spark/groups.py": {"in_group": AWAITED},

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkRun
 from headrace.metastore.api.commit import FileCommit, StagedBatch
-from headrace.metastore.api.files import SWEEP_ORPHANS
 from headrace.metastore.postgres.packing import unpack_extents
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
@@ -120,8 +120,8 @@ async def files_in_their_term(scene: Scene, connection: Session) -> None:
 async def sweeper(store: PostgresMetastore) -> tuple[Any, uuid.UUID]:
     """A lease of the sweeper's job."""
     lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
-    await store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS])
-    job = await store.claim_job("test", [SWEEP_ORPHANS.kind], 10**9)
+    await store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
+    job = await store.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
     assert job is not None
     return job.token, (await store.janitor_state()).incarnation_id
 

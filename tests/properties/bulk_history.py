@@ -14,8 +14,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.metastore.api.bulk import BulkFile
-from headrace.metastore.api.files import SWEEP_ORPHANS
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.bulk.commit import BulkCommit
@@ -190,8 +190,8 @@ class BulkHistory:
 
     async def _sweeper(self) -> JobToken:
         lease = await self.scene.store.hold_controller_lease(0, uuid.UUID(int=1), 1)
-        await self.scene.store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS])
-        job = await self.scene.store.claim_job("test", [SWEEP_ORPHANS.kind], 10**9)
+        await self.scene.store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
+        job = await self.scene.store.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
         assert job is not None
         return job.token
 

@@ -17,10 +17,10 @@ from headrace.compactor.cleaning.job import Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
 from headrace.compactor.compact import Compactor
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.read import EpochEnd, EpochQuery

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.compact import Compactor
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.storage.file_id import file_id_of, object_key

@@ -20,8 +20,8 @@ from headrace.compactor.cleaning.job import Cleaner
 from headrace.compactor.cleaning.key_map import BYTES_PER_KEY
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken

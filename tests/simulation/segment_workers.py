@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import KIND, Compactor
-from headrace.compactor.janitor import KIND as DELETE
+from headrace.compactor.compact import Compactor
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.compactor.segment_cleanup import KIND as CLEAN_UP
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import CLEAN_UP_SEGMENTS, COMPACT, DELETE_DEAD_FILES
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken, NewJob
 from headrace.storage.errors import FencedError, HeadraceError
@@ -153,8 +152,10 @@ class SegmentWorkers:
         rng = self._rng
         while not self._world.is_calm:
             await asyncio.sleep(rng.uniform(*BETWEEN_SECONDS))
-            kind = rng.choice((KIND, KIND, KIND, DELETE, CLEAN_UP))
-            if kind != KIND or rng.random() < 0.6:
+            kind = rng.choice(
+                (COMPACT.name, COMPACT.name, COMPACT.name, DELETE_DEAD_FILES.name, CLEAN_UP_SEGMENTS.name)
+            )
+            if kind != COMPACT.name or rng.random() < 0.6:
                 self._add(kind)
             self._begin(kind, rng.choice(LEASES_MS))
             if rng.random() < 0.1:
@@ -173,17 +174,17 @@ class SegmentWorkers:
         await self._world.wait_for_the_late()
         clock = self._world.database.clock
         clock.jump(HOUR_MS)
-        while await self._do(KIND):
+        while await self._do(COMPACT.name):
             pass
         for _ in range(3):
             while self.model.purges:
                 self.model.purge(ALL)
-            await self._house(CLEAN_UP)
+            await self._house(CLEAN_UP_SEGMENTS.name)
             clock.jump(2 * HOUR_MS)
-            await self._house(DELETE)
-            await self._house(CLEAN_UP)
+            await self._house(DELETE_DEAD_FILES.name)
+            await self._house(CLEAN_UP_SEGMENTS.name)
             clock.jump(DAY_MS + 60_000)
-            await self._house(CLEAN_UP)
+            await self._house(CLEAN_UP_SEGMENTS.name)
         self.judge.look("settled")
         self.judge.rest()
 
@@ -201,7 +202,7 @@ class SegmentWorkers:
     def _add(self, kind: str) -> None:
         self._jobs += 1
         payload = b""
-        if kind == KIND:
+        if kind == COMPACT.name:
             found = {e.source for p in self.model.partitions.values() for e in p.visible_extents}
             if not found:
                 return
@@ -231,9 +232,9 @@ class SegmentWorkers:
 
     def _handler(self, kind: str, api: Any, store: JanitorBucketLine, rng: random.Random) -> Any:
         registry = CollectorRegistry()
-        if kind == DELETE:
+        if kind == DELETE_DEAD_FILES.name:
             return Janitor(api, store, JanitorMetrics(registry, Undecided(registry)))
-        if kind == CLEAN_UP:
+        if kind == CLEAN_UP_SEGMENTS.name:
             return SegmentCleanup(api, Settings(), SegmentCleanupMetrics(registry)).handle
         limits = MergeLimits(file_bytes=rng.choice((400, 1 << 20)), extent_bytes=rng.choice((300, 1_000, 1 << 20)))
         shards, clock = self._world.plan.shards, self._world.clock

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import KIND, LARGE_KIND, Cleaner, large_job
+from headrace.compactor.cleaning.job import Cleaner, large_job
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.merge import MergeLimits
+from headrace.jobs.kinds import CLEAN, CLEAN_LARGE
 from headrace.metastore.api.files import FileState
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import SEGMENTS, object_key
@@ -149,15 +150,15 @@ class SparkCleaningWorld(CleaningWorld):
         """Return what the planner would clean now, by partition; its jobs are ended."""
         await self.plan_all()
         tasks: list[CleaningTask] = []
-        while (job := await self.postgres.claim_job("test", [KIND], LEASE_MS)) is not None:
+        while (job := await self.postgres.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
             tasks += decode_cleaning(job.payload).tasks
             await self.postgres.finish_job(job.token)
         return {task.partition_key: task for task in tasks}
 
     async def clean_here(self, task: CleaningTask, now_ms: int, limits: MergeLimits = SMALL) -> None:
         """A pass of the local worker, with room for all keys."""
-        await self.postgres.enqueue_jobs([NewJob(KIND, "here", encode_cleaning(CleaningJob((task,))))])
-        job = await self._claimed(KIND)
+        await self.postgres.enqueue_jobs([CLEAN.once("here", encode_cleaning(CleaningJob((task,))))])
+        job = await self._claimed(CLEAN.name)
         await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
 
@@ -179,7 +180,7 @@ class SparkCleaningWorld(CleaningWorld):
     ) -> None:
         """A pass on Spark."""
         await self.postgres.enqueue_jobs([large_job(task)])
-        job = await self._claimed(LARGE_KIND)
+        job = await self._claimed(CLEAN_LARGE.name)
         metastore = SameTime(self.postgres, now_ms, stop_at, before_swap)
         await self.on_spark(metastore, **over).handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
@@ -190,7 +191,7 @@ class SparkCleaningWorld(CleaningWorld):
 
     async def claimed_large(self) -> Job:
         """The cleaning job for Spark."""
-        return await self._claimed(LARGE_KIND)
+        return await self._claimed(CLEAN_LARGE.name)
 
     async def take_large_job(self) -> None:
         """Another driver takes the job after its lease."""

@@ -15,9 +15,9 @@ import msgspec
 import psycopg
 import pytest
 
-from headrace.compactor.cleaning.job import LARGE_KIND, large_job
+from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.policy import CleaningJob, encode_cleaning
-from headrace.metastore.api.jobs import NewJob
+from headrace.jobs.kinds import CLEAN_LARGE
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
@@ -325,7 +325,7 @@ async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next
     await roll(world)
     tasks = await world.due()
     large = CleaningJob((tasks[here[1]], tasks[there[1]]), is_large=True)
-    await world.postgres.enqueue_jobs([NewJob(LARGE_KIND, "both", encode_cleaning(large))])
+    await world.postgres.enqueue_jobs([CLEAN_LARGE.once("both", encode_cleaning(large))])
     extents = await world.extents(there[1])
 
     with psycopg.connect(world.url) as blocker:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.compactor.compact import KIND, LARGE_KIND
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import CompactionJob, encode
+from headrace.jobs.kinds import COMPACT, COMPACT_LARGE
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -85,7 +85,7 @@ async def fill(world: SparkCleaningWorld, seed: int) -> tuple[list[int], list[in
 
 async def merged(world: SparkCleaningWorld, keys: list[int], kind: str, seed: int) -> NewJob:
     files = sorted({extent.file_id for extent in await world.extents(*keys)})
-    return NewJob(kind, str(seed), encode(CompactionJob(tuple(files), 2, kind == LARGE_KIND)))
+    return NewJob(kind, str(seed), encode(CompactionJob(tuple(files), 2, kind == COMPACT_LARGE.name)))
 
 
 async def layout(world: SparkCleaningWorld, keys: list[int]) -> list[list[tuple[int, int, int]]]:
@@ -97,7 +97,7 @@ async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) ->
     """Run the job that waits."""
     from headrace.compactor.spark.source import SparkCompactor
 
-    job = await world.claimed(LARGE_KIND)
+    job = await world.claimed(COMPACT_LARGE.name)
     compactor = SparkCompactor(
         world.spark, part_bytes=1, limits=LIMITS, bytes_per_s=1e8, requests_per_s=500, source=source
     )
@@ -118,11 +118,11 @@ async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWor
 
     local, large = await fill(world, seed)
     before = [await world.records(key) for key in local]
-    await world.postgres.enqueue_jobs([await merged(world, local, KIND, seed)])
+    await world.postgres.enqueue_jobs([await merged(world, local, COMPACT.name, seed)])
     await world.run(await world.claim_next())
     stored_before = await world.objects()
 
-    await world.postgres.enqueue_jobs([await merged(world, large, LARGE_KIND, seed)])
+    await world.postgres.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, seed)])
     await merge_on_spark(world, getattr(flaky_source, fault))
 
     assert [await world.records(key) for key in large] == before
@@ -145,7 +145,7 @@ async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkC
 
     _, large = await fill(world, 3)
     before = await layout(world, large)
-    await world.postgres.enqueue_jobs([await merged(world, large, LARGE_KIND, 3)])
+    await world.postgres.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, 3)])
     with pytest.raises(UnavailableError, match="cannot be used any more"):
         await merge_on_spark(world, UnreservedSource)
     assert await layout(world, large) == before

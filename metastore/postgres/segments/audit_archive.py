@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from headrace.metastore.api.audit_archive import ARCHIVE_ROWS, ArchivedAudit
+from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
 from headrace.metastore.postgres.statement import Pool, Statement
@@ -36,8 +36,8 @@ class PostgresAuditArchive:
         (waits_s,) = await _OLDEST_AUDIT_BLOCK.row(self.pool, records=BLOCK_RECORDS)
         return float(waits_s)
 
-    async def archiving_epochs(self) -> set[int]:
-        return {epoch for (epoch,) in await _ARCHIVING_EPOCHS.rows(self.pool, kind=ARCHIVE_ROWS)}
+    async def archiving_epochs(self, kind: str) -> set[int]:
+        return {epoch for (epoch,) in await _ARCHIVING_EPOCHS.rows(self.pool, kind=kind)}
 
     async def archive_audit(self, token: JobToken, archived: ArchivedAudit) -> bool:
         (is_done,) = await _ARCHIVE_AUDIT.row(self.pool, **token._asdict(), **_columns(archived))

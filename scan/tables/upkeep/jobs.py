@@ -2,7 +2,7 @@
 
     the loop over tables -> a job for each that has none, due after the interval -> a worker's lease -> steps.py
 
-Place: TableFollower asks for jobs; the job loop of the process (compactor/runner.py, started by
+Place: TableFollower asks for jobs; the job loop of the process (jobs/runner.py, started by
 cli/process/tables_role.py or spark/tables/application.py) runs them.
 Invariant: a table has at most one unfinished job of each kind, and the lease of that has one holder. A job that another
 worker took is cancelled: what its thread still does is bound to a snapshot (steps.py), so losing the lease in the
@@ -14,11 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.jobs import Job, JobApi, NewJob
+from headrace.jobs.kinds import TABLE_ORPHANS, TABLE_UPKEEP, JobKind
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
+from headrace.metastore.api.jobs import Job, JobApi
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import ForeignTableError
 from headrace.scan.tables.catalog import CatalogAddress
@@ -55,9 +58,9 @@ class UpkeepSchedule:
         return cls(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
 
     @property
-    def kinds(self) -> tuple[str, str]:
+    def kinds(self) -> tuple[JobKind, JobKind]:
         """The kinds of its jobs: upkeep, orphans."""
-        return f"table-upkeep {self.place}", f"table-orphans {self.place}"
+        return TABLE_UPKEEP.at(self.place), TABLE_ORPHANS.at(self.place)
 
     async def ask(self, names: Iterable[str]) -> None:
         """Make sure that these tables have a job of each kind. Errors of the metastore."""
@@ -65,8 +68,8 @@ class UpkeepSchedule:
         due = [name for name in names if name not in self._asked or now - self._asked[name] >= every]
         if due:
             upkeep, orphans = self.kinds
-            wanted = [NewJob(upkeep, name, delay_ms=self.interval_ms) for name in due]
-            await self.jobs.enqueue_jobs([*wanted, *(NewJob(orphans, name, delay_ms=ORPHANS_MS) for name in due)])
+            wanted = [upkeep.once(name, delay_ms=self.interval_ms) for name in due]
+            await self.jobs.enqueue_jobs([*wanted, *(orphans.once(name, delay_ms=ORPHANS_MS) for name in due)])
             self._asked |= dict.fromkeys(due, now)
 
     def forget(self, name: str) -> None:
@@ -83,12 +86,12 @@ class UpkeepJobs:
     metrics: UpkeepMetrics
     clock: Clock
 
-    def handlers(self, schedule: UpkeepSchedule) -> dict[str, Callable[[Job, object], Awaitable[None]]]:
+    def handlers(self, schedule: UpkeepSchedule) -> dict[str, JobHandler]:
         """Return what does the jobs of each kind."""
         upkeep, orphans = schedule.kinds
-        return {upkeep: self.keep, orphans: self.remove_orphans}
+        return {upkeep.name: self.keep, orphans.name: self.remove_orphans}
 
-    async def keep(self, job: Job, lease: object) -> None:
+    async def keep(self, job: Job, lease: Lease) -> None:
         """Do the upkeep of the table that the job names. Errors as TableUpkeep.keep and TableReader.look."""
         name, stop = job.key, threading.Event()
         if not await self._is_kept(name):
@@ -106,7 +109,7 @@ class UpkeepJobs:
         logger.info("upkeep: table=%s %s", name, report)
         self.metrics.done(name, report)
 
-    async def remove_orphans(self, job: Job, lease: object) -> None:
+    async def remove_orphans(self, job: Job, lease: Lease) -> None:
         """Remove what killed workers left of the table that the job names. Errors as `keep`."""
         if not await self._is_kept(job.key):
             return

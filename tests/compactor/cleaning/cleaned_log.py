@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cleaning.job import Cleaner, end_of_pass
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningRule, CleaningTask, encode_cleaning, task
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import partition_plan
 from headrace.compactor.spark.cleaning_tasks import PassPlan, RewriteTask, ScanTask
 from headrace.compactor.spark.parts import split_extents
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningState
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from headrace.compactor.cleaning.job import KIND
+from headrace.jobs.kinds import CLEAN
 from headrace.storage.errors import BadTransferError
 from headrace.storage.file_id import object_key
 from headrace.storage.segment.reader import verify_segment
@@ -38,7 +38,7 @@ async def test_a_store_that_alters_bytes_stops_no_pass(world: CleaningWorld) -> 
     store = AlteringStore(world.store, random.Random(3), rate=0.66, prefix="segments/")
     for _ in range(60):
         await world.plan_all()
-        job = await world.postgres.claim_job("test", [KIND], LEASE_MS)
+        job = await world.postgres.claim_job("test", [CLEAN.name], LEASE_MS)
         if job is None:
             break
         try:

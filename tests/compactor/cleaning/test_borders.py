@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 
 from headrace.cli.doctor import postgres
-from headrace.compactor.cleaning.job import KIND as CLEAN
 from headrace.compactor.cleaning.policy import CleaningTask, in_jobs, read_bytes
-from headrace.compactor.compact import KIND as COMPACT
 from headrace.config.settings import Settings
+from headrace.jobs.kinds import CLEAN, COMPACT
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import object_key
@@ -102,7 +101,7 @@ async def test_merges_do_not_join_what_is_cleaned_and_what_is_not(world: Cleanin
     await world.send(key, ("3", "1"))
     await rolled(world, key)
     await world.plan()
-    await end_jobs(world, CLEAN, COMPACT)
+    await end_jobs(world, CLEAN.name, COMPACT.name)
     await world.run(await world.claim(sorted({e.file_id for e in await world.extents(key)}), 2))
     assert [(e.base_offset, e.last_offset) for e in await world.extents(key)] == [(0, 1), (2, 2)]
 
@@ -132,7 +131,7 @@ async def test_a_pass_ends_before_an_extent_that_crosses_the_cleaned_offset(worl
     await world.send(key, ("b", "1"))
     await rolled(world, key)
     await world.plan()
-    await end_jobs(world, CLEAN, COMPACT)
+    await end_jobs(world, CLEAN.name, COMPACT.name)
     await set_cleaned(world, key, 2)
     await world.run(await world.claim(sorted({e.file_id for e in await world.extents(key)}), 1), world.compactor())
     await set_cleaned(world, key, 3)
@@ -179,10 +178,10 @@ async def test_an_unreadable_flush_file_is_set_aside(world: CleaningWorld) -> No
         await world.wait(hours)
         await world.plan()
         merges.append(0)
-        while (merge := await world.postgres.claim_job("test", [COMPACT], LEASE_MS)) is not None:
+        while (merge := await world.postgres.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
             await world.run(merge, world.compactor(extent_bytes=1))
             merges[-1] += 1
-        assert await world.postgres.claim_job("test", [CLEAN], LEASE_MS) is None
+        assert await world.postgres.claim_job("test", [CLEAN.name], LEASE_MS) is None
     assert merges == [1, 0, 0, 0, 1], "and again after a day"
     await world.plan()
     shown = world.cleaning_registry.get_sample_value("headrace_log_cleaner_uncleanable_partitions_count")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.compactor.cleaning.job import KIND as CLEAN
+from headrace.jobs.kinds import CLEAN
 from headrace.metastore.api.cleaning import CleanedPartition
 from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.retention import LogStartTarget, OldestQuery
@@ -80,7 +80,7 @@ async def test_a_worker_of_the_release_before_leaves_the_end_of_a_log(world: Cle
         ((packed,),) = await rows(raw, "SELECT packed FROM find_cleanable_extents(%s, %s)", [key], [3])
         extents = unpack_extents(packed)
     assert [extent.last_offset for extent in extents] == [0, 1]
-    job = await world._claimed(CLEAN)
+    job = await world._claimed(CLEAN.name)
     left = tuple(SwapInput(extent.last_offset, extent.source) for extent in extents)
     assert not await world.postgres.finish_cleaning(job.token, CleanedPartition(key, 3, left, None))
     assert (await world.state(key)).cleaned_offset == 0

@@ -8,15 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import planner as planner_module
-from headrace.compactor.cleaning.job import KIND as CLEAN
 from headrace.compactor.cleaning.job import large_job
-from headrace.compactor.cleaning.planner import RESERVED_KIND, RESERVED_MS
+from headrace.compactor.cleaning.planner import RESERVED_MS
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
-from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
+from headrace.jobs.kinds import CLEAN, CLEAN_NEXT, COMPACT
 from headrace.metastore.api.jobs import Job, NewJob
 from tests.compactor.cleaning.test_guarantees import EAGER, HOUR_MS, rolled
 from tests.compactor.cleaning.world import CleaningWorld
@@ -61,12 +60,12 @@ async def test_a_merge_of_the_active_part_does_not_hold_up_cleaning(world: Clean
     await world.compact(1)
     await rolled(world, key)
     await world.plan()
-    await end_jobs(world, CLEAN)
+    await end_jobs(world, CLEAN.name)
     await world.send(key, ("b", "1"))
     newest = (await world.extents(key))[-1].file_id
-    await world.postgres.enqueue_jobs([NewJob(COMPACT, "busy", encode(CompactionJob((newest,), 1)))])
+    await world.postgres.enqueue_jobs([COMPACT.once("busy", encode(CompactionJob((newest,), 1)))])
     await world.plan()
-    assert len(await unfinished(world, CLEAN)) == 1
+    assert len(await unfinished(world, CLEAN.name)) == 1
 
 
 @pytest.mark.requirement("L7")
@@ -83,15 +82,15 @@ async def test_a_cleaning_that_waits_does_not_stop_merges(
     await world.wait(0.5)
     await world.postgres.enqueue_jobs([large_job(CleaningTask(hot, 9, 1))])
     await plan_merges(world)
-    planned = {f for payload in await unfinished(world, COMPACT) for f in decode_job(payload).file_ids}
+    planned = {f for payload in await unfinished(world, COMPACT.name) for f in decode_job(payload).file_ids}
     in_hot = [extent.file_id for extent in await world.extents(hot)]
     assert planned.isdisjoint(in_hot[:9])
     assert planned >= set(in_hot[9:])
     assert planned & {extent.file_id for extent in await world.extents(other)}
     await world.wait(1)
-    await end_jobs(world, COMPACT)
+    await end_jobs(world, COMPACT.name)
     await plan_merges(world)
-    planned = {f for payload in await unfinished(world, COMPACT) for f in decode_job(payload).file_ids}
+    planned = {f for payload in await unfinished(world, COMPACT.name) for f in decode_job(payload).file_ids}
     assert planned >= set(in_hot[:9]), "they have waited for an hour"
 
 
@@ -103,7 +102,7 @@ async def in_a_merge(world: CleaningWorld) -> int:
     await world.compact(1)
     await rolled(world, key)
     (file_id,) = {extent.file_id for extent in await world.extents(key)}
-    await world.postgres.enqueue_jobs([NewJob(COMPACT, "slow", encode(CompactionJob((file_id,), 2)))])
+    await world.postgres.enqueue_jobs([COMPACT.once("slow", encode(CompactionJob((file_id,), 2)))])
     return int(key)
 
 
@@ -111,14 +110,14 @@ async def in_a_merge(world: CleaningWorld) -> int:
 async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
     key = await in_a_merge(world)
     await world.plan()
-    assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (0, 1)
+    assert (len(await unfinished(world, CLEAN.name)), len(await unfinished(world, CLEAN_NEXT.name))) == (0, 1)
     await plan_merges(world, max_age_ms=60_000)
-    assert len(await unfinished(world, COMPACT)) == 1, "no merge is planned before it"
+    assert len(await unfinished(world, COMPACT.name)) == 1, "no merge is planned before it"
     await world.wait(RESERVED_MS / HOUR_MS + 0.01)
     await world.plan()
-    (payload,) = await unfinished(world, CLEAN)
+    (payload,) = await unfinished(world, CLEAN.name)
     assert [task.partition_key for task in decode_cleaning(payload).tasks] == [key]
-    assert not await unfinished(world, RESERVED_KIND)
+    assert not await unfinished(world, CLEAN_NEXT.name)
 
 
 @pytest.mark.requirement("L7")
@@ -127,10 +126,10 @@ async def test_a_pass_that_waits_runs_once_its_merge_has_ended(world: CleaningWo
     await in_a_merge(world)
     for _ in range(2):
         await world.plan()
-        assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (0, 1)
-    await end_jobs(world, COMPACT)
+        assert (len(await unfinished(world, CLEAN.name)), len(await unfinished(world, CLEAN_NEXT.name))) == (0, 1)
+    await end_jobs(world, COMPACT.name)
     await world.plan()
-    assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (1, 0)
+    assert (len(await unfinished(world, CLEAN.name)), len(await unfinished(world, CLEAN_NEXT.name))) == (1, 0)
 
 
 class BusyDays:
@@ -141,7 +140,7 @@ class BusyDays:
         self.running: list[tuple[int, Job]] = []
         self.longest_dirty = 0.0
         self.oldest = [0.0, 0.0]
-        self.ended: dict[str, int] = {COMPACT: 0, CLEAN: 0}
+        self.ended: dict[str, int] = {COMPACT.name: 0, CLEAN.name: 0}
 
     async def run(self, steps: int) -> None:
         world = self.world
@@ -155,14 +154,14 @@ class BusyDays:
                     await self.work(job)
             await plan_merges(world)
             await world.plan()
-            for kind in (COMPACT, CLEAN):
+            for kind in (COMPACT.name, CLEAN.name):
                 while (job := await world.postgres.claim_job("test", [kind], 24 * HOUR_MS)) is not None:
                     self.running.append((step, job))
             await self.measure()
 
     async def work(self, job: Job) -> None:
         self.ended[job.kind] += 1
-        if job.kind == COMPACT:
+        if job.kind == COMPACT.name:
             await self.world.run(job)
             return
         await self.world.cleaner().handle(job, self.world._lease(job))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.compactor.cleaning.job import KIND
-from headrace.compactor.lease import Lease
+from headrace.jobs.kinds import CLEAN
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from tests.compactor.cleaning.test_guarantees import EAGER, rolled
 from tests.compactor.cleaning.world import CleaningWorld
@@ -23,7 +23,7 @@ SMALL = {"extent_bytes": 100, "file_bytes": 100}
 
 
 async def claimed(world: CleaningWorld, lease_ms: int) -> tuple[Job, Lease]:
-    job = await world.postgres.claim_job("test", [KIND], lease_ms)
+    job = await world.postgres.claim_job("test", [CLEAN.name], lease_ms)
     assert job is not None
     claimed_at = world.clock.monotonic()
     return job, Lease(world.postgres, job, world.clock, claimed_at=claimed_at, lease_ms=lease_ms)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.compactor.cleaning import planner
-from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.plan import decode_job
+from headrace.jobs.kinds import COMPACT
 from headrace.metastore.api.cleaning import FlushedPart
 from headrace.storage.records.codec import Record, encode_batch
 from tests.compactor.cleaning.test_guarantees import EAGER, rolled
@@ -47,7 +47,7 @@ async def test_partitions_of_one_file_are_planned_apart_and_their_merge_once(
 ) -> None:
     keys = await _dirty(world, 3)
     await world.plan()
-    (merges,) = await world.postgres.unfinished_payloads(COMPACT)
+    (merges,) = await world.postgres.unfinished_payloads(COMPACT.name)
     assert [len(decode_job(payload).file_ids) for payload in merges] == [2]
     assert pieces == [1, 1, 1]
     assert await world.clean() == 3

@@ -7,13 +7,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import KIND, Cleaner
+from headrace.compactor.cleaning.job import Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
-from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
+from headrace.jobs.kinds import CLEAN, COMPACT
+from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
@@ -102,15 +102,14 @@ class CleaningWorld(CompactionWorld):
         await self.postgres.enqueue_jobs([NewJob(TEST_KIND, "")])
         job = await self._claimed(TEST_KIND)
         self.cleaning_registry = CollectorRegistry()
-        planner = CleaningPlanner(self.postgres, CleaningMetrics(self.cleaning_registry))
-        planner.spark = self.spark_limits
+        planner = CleaningPlanner(self.postgres, self.spark_limits, CleaningMetrics(self.cleaning_registry), {})
         await planner.handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
 
     async def plan_all(self) -> None:
         """Plan again after files of level 0 were merged, which comes first; each extent stays one."""
         await self.plan()
-        while (merge := await self.postgres.claim_job("test", [COMPACT], LEASE_MS)) is not None:
+        while (merge := await self.postgres.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
             await self.run(merge, self.compactor(extent_bytes=1))
             await self.plan()
 
@@ -118,7 +117,7 @@ class CleaningWorld(CompactionWorld):
         """Plan, then run the jobs that it made; how many."""
         await self.plan_all()
         count = 0
-        while (job := await self.postgres.claim_job("test", [KIND], LEASE_MS)) is not None:
+        while (job := await self.postgres.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
             await self.cleaner(**over).handle(job, self._lease(job))
             await self.postgres.finish_job(job.token)
             count += 1
@@ -135,15 +134,14 @@ class CleaningWorld(CompactionWorld):
             "clock": self.clock,
             **over,
         }
-        cleaner = Cleaner(
+        return Cleaner(
             **parts,
             commit_shards=self.postgres.commit_shards,
             limits=limits,
             rng=self.rng,
             metrics=CleaningMetrics(self.job_registry),
+            has_spark=self.spark_limits.large_bytes > 0,
         )
-        cleaner.has_spark = self.spark_limits.large_bytes > 0
-        return cleaner
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:
         """Return what the policy decides by."""

@@ -147,7 +147,7 @@ async def test_a_job_removes_them(world: ScanWorld, tables: Tables) -> None:
     time.settle()
     clock, registry = ManualClock(), CollectorRegistry()
     schedule = UpkeepSchedule(world.postgres, "test.headrace", 0, clock)
-    job = Job(JobToken(1, 1), schedule.kinds[1], "orders", b"", 1, "")
+    job = Job(JobToken(1, 1), schedule.kinds[1].name, "orders", b"", 1, "")
     async with tables.worker() as worker:
         for age_ms, left in ((0, 2), (MIN_AGE_MS, 1)):
             upkeep = TableUpkeep(tables.catalog, UpkeepTerms(orphan_min_age_ms=age_ms))

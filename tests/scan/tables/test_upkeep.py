@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from prometheus_client import CollectorRegistry
 from pyiceberg.table import Table
 
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.runner import JobRunner
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import TableError
 from headrace.scan.tables import manifests
@@ -195,6 +195,7 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
     await written(world, tables)
     clock = ManualClock(1 << 50)
     schedule = UpkeepSchedule(world.postgres, PLACE, 0, clock)
+    kinds = [kind.name for kind in schedule.kinds]
     await schedule.ask(["orders"])
 
     async def jobs_of(others: Tables) -> tuple[UpkeepJobs, JobRunner]:
@@ -207,7 +208,7 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
 
     first, _ = await jobs_of(tables)
     _, second = await jobs_of(tables.again())
-    job = await world.postgres.claim_job("first", schedule.kinds, lease_ms=1)
+    job = await world.postgres.claim_job("first", kinds, lease_ms=1)
     assert job is not None
     assert job.key == "orders"
     tables.failing.before_commit = from_a_thread(second.drain)
@@ -216,7 +217,7 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
     files = {file.file_path.rpartition("/")[2] for file in data_files(tables.load())}
     assert {path.name for path in tables.files()} == files, "the loser removed what it wrote"
     await tables.check()
-    assert await world.postgres.claim_job("third", schedule.kinds, lease_ms=1) is None
+    assert await world.postgres.claim_job("third", kinds, lease_ms=1) is None
     tables.catalog.drop("orders", purge=False)
     await first.keep(job, None)
 

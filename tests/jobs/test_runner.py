@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
-from headrace.compactor.runner import JobRunner
+from headrace.jobs.lease import Lease
+from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobRunner
 from headrace.metastore.api.jobs import Job, JobSchedule, JobState, NewJob
 from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
 from tests.manual_clock import ManualClock

@@ -3,7 +3,7 @@
 Place: in a process with the role compactor; compactor/worker.py provides the handlers.
 Each slot works on one job at a time. A handler that returns has finished its job; after an exception the job is
 repeated with a growing delay, after InvalidError it is not repeated.
-Invariant: a handler runs only while its lease is held (compactor/lease.py), and all its actions are fenced by the
+Invariant: a handler runs only while its lease is held (jobs/lease.py), and all its actions are fenced by the
 lease's token. Ending a lease is repeated until it is confirmed or the lease ran out.
 `stop` gives handlers the grace period to finish, then cancels them and returns their jobs to the queue.
 """
@@ -16,8 +16,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
+from headrace.jobs.lease import Lease
+from headrace.jobs.metrics import JobMetrics
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError

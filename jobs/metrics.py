@@ -1,6 +1,6 @@
 """Metrics of the job loop.
 
-Place: used by compactor/runner.py.
+Place: used by jobs/runner.py.
 """
 
 from __future__ import annotations
