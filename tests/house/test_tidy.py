@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "agent", "cli", "client", "compactor", "config", "metastore", "migrations", "protocol", "scan", "spark", "storage"
+    "agent", "cli", "client", "compactor", "config", "metastore", "migrations", "protocol", "scan", "spark", "storage",
+    "tables",
 )  # fmt: skip
 FILE_LINES_MAX = 400
 LONG_FILES = {

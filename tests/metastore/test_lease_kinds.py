@@ -29,12 +29,12 @@ from headrace.metastore.api.pins import READ_PIN
 from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.api.segments import CLEAN_UP_SEGMENTS_JOB
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
+from headrace.tables.upkeep.jobs import UpkeepSchedule
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import Session, rows, session
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("agent", "cli", "client", "compactor", "metastore", "scan", "spark")
+FOLDERS = ("agent", "cli", "client", "compactor", "metastore", "scan", "spark", "tables")
 LEASE_MS = 3_600_000
 
 READS = {COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND, MEND, READ_PIN}
@@ -64,8 +64,8 @@ MADE = {
     ("metastore/api/files.py", "'delete'"): {DELETE_DEAD_FILES.kind},
     ("metastore/api/files.py", "'sweep'"): {SWEEP_ORPHANS.kind},
     ("metastore/api/outcomes.py", "'record-outcomes'"): {RECORD_OUTCOMES.kind},
-    ("scan/tables/upkeep/jobs.py", "upkeep"): {"table-upkeep prod.sales of 2026"},
-    ("scan/tables/upkeep/jobs.py", "orphans"): {"table-orphans prod.sales of 2026"},
+    ("tables/upkeep/jobs.py", "upkeep"): {"table-upkeep prod.sales of 2026"},
+    ("tables/upkeep/jobs.py", "orphans"): {"table-orphans prod.sales of 2026"},
 }
 """The kinds by the place that makes jobs of them: a file, and the first argument of NewJob or JobSchedule."""
 
