@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from headrace.config.table_configs import why_reserved
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.scan.cluster import ScannedCluster
-from headrace.scan.errors import OptionError, TableError
+from headrace.scan.errors import OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.storage.errors import AlreadyExistsError, HeadraceError
 from headrace.tables.catalog import TableCatalog
 from headrace.tables.creating import Values, create_table, require_key
 from headrace.tables.declaration import Declaration
+from headrace.tables.errors import TableError
 
 
 def declarations(image: MetadataImage) -> Iterator[tuple[TopicImage, Declaration]]:

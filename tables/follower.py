@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.config.settings import Settings
-from headrace.scan.errors import ForeignTableError
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.storage.supervision import Supervisor
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.declaring import TableDeclarer
+from headrace.tables.errors import ForeignTableError
 from headrace.tables.looking import Condition
 from headrace.tables.metrics import TableMetrics
 from headrace.tables.turns import TableTurns

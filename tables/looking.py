@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
-from headrace.scan.errors import NameTakenError
 from headrace.scan.partitions import ScanPartition, TopicCatalog
 from headrace.tables.catalog import TableCatalog, view_of
 from headrace.tables.dead_letters import NOTHING_DUE, DeadLetters, dead_letters_due
 from headrace.tables.declaration import Declaration
+from headrace.tables.errors import NameTakenError
 from headrace.tables.log.policy import AppendStep, next_step
 from headrace.tables.log.ranges import log_ranges
 from headrace.tables.state import Broken, Definition, Follows, TableProgress, standing_of

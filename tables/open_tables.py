@@ -18,13 +18,14 @@ from headrace.config.table_configs import APPEND, ENABLE, UPSERT
 from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
-from headrace.scan.errors import ForeignTableError, NameTakenError, OptionError
+from headrace.scan.errors import OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.storage.errors import HeadraceError, NotFoundError
 from headrace.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
 from headrace.tables.commit.live_files import KnownManifests
 from headrace.tables.creating import Values, create_table, require_key
 from headrace.tables.declaring import TableDeclarer, declarations
+from headrace.tables.errors import ForeignTableError, NameTakenError
 from headrace.tables.looking import Condition, TableLook, TableReader
 from headrace.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.tables.resume import Choice, decide, decide_letters, follow_log

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.config.table_configs import APPEND, RECORD_KEY, UPSERT
-from headrace.scan.errors import TableError
+from headrace.tables.errors import TableError
 
 CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
 START, PROGRESS, OFFSETS, PAUSED = "headrace.start", "headrace.progress", "headrace.offsets", "headrace.paused"

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
-from headrace.scan.errors import BuildingError, DataLossError, OptionError, SchemaError
+from headrace.scan.errors import DataLossError, OptionError
 from headrace.scan.read import SplitReader
 from headrace.tables.catalog import dead_letters_of
 from headrace.tables.commit.appending import Append, append, widen
@@ -30,6 +30,7 @@ from headrace.tables.commit.file_limit import FILES_MAX, cuts_for, without
 from headrace.tables.commit.unwritable import WritableJudge, without_faults
 from headrace.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.tables.declaration import DISABLED, Declaration
+from headrace.tables.errors import BuildingError, SchemaError
 from headrace.tables.keyed.opener import NO_COLUMNS, OpenedChanges
 from headrace.tables.log.chunks import CHUNK_BYTES, OPENED_BYTES, ChunkReader, Reach
 from headrace.tables.log.policy import AppendStep, after

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.scan.cluster import BucketAddress
-from headrace.scan.errors import BuildingError
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
 from headrace.spark.short_errors import short_errors
@@ -27,6 +26,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.tables.commit.data_files import DataFilePlace, write_data_files
 from headrace.tables.commit.file_limit import cuts_for
+from headrace.tables.errors import BuildingError
 from headrace.tables.log.chunks import PIN_HINT, rows_of
 from headrace.tables.opening import value_opener
 from headrace.tables.state import Definition, OffsetGap

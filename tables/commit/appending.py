@@ -18,13 +18,13 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
 
-from headrace.scan.errors import SchemaError
 from headrace.tables.commit.committing import CommitOutcome, CommitResult, commit, set_progress
 from headrace.tables.commit.data_files import write_files
 from headrace.tables.commit.file_names import name_files
 from headrace.tables.commit.live_files import KnownManifests
 from headrace.tables.commit.manifests import ReplaceFiles
 from headrace.tables.commit.snapshot_offsets import AppendWithOffsets
+from headrace.tables.errors import SchemaError
 from headrace.tables.keys import keyed_schema
 from headrace.tables.layout import layout_of, terms_of
 from headrace.tables.state import GAPS_KEPT, OffsetGap, TablePosition, TableProgress

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 
-from headrace.scan.errors import BuildingError
 from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.tables.errors import BuildingError
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 
-from headrace.scan.errors import BuildingError, RefusedError
 from headrace.storage.errors import ThrottledError
 from headrace.tables.catalog import RETRIES, definite_answer, name_of, snapshot_view, status_of
 from headrace.tables.commit.building import BuiltFiles, building
 from headrace.tables.commit.removing import remove_files
+from headrace.tables.errors import BuildingError, RefusedError
 from headrace.tables.state import PROGRESS, TableProgress
 
 logger = logging.getLogger(__name__)

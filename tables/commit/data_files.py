@@ -50,10 +50,10 @@ from pyiceberg.types import BinaryType, StringType, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_int
 
-from headrace.scan.errors import TableError
 from headrace.tables.commit.building import BuiltFiles, building
 from headrace.tables.commit.file_names import name_files
 from headrace.tables.commit.projecting import projected
+from headrace.tables.errors import TableError
 from headrace.tables.values.columns import KAFKA
 
 BOUNDED = ("key", "timestamp", "partition", "offset")

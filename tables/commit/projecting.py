@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from headrace.scan.errors import TableError
+from headrace.tables.errors import TableError
 
 
 def projected(

@@ -28,8 +28,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _new_manifest_list_file_name, _SnapshotProducer
 
-from headrace.scan.errors import TableError
 from headrace.tables.catalog import name_of, translated
+from headrace.tables.errors import TableError
 from headrace.tables.state import MANIFEST_LIST, OFFSETS, OFFSETS_IN, TablePosition, offsets_of, offsets_text
 
 SUMMARY_BYTES_MAX = 1_000

@@ -15,8 +15,8 @@ from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table.metadata import TableMetadata
 
-from headrace.scan.errors import BuildingError
 from headrace.tables.commit.building import building
+from headrace.tables.errors import BuildingError
 from headrace.tables.keys import column_at
 from headrace.tables.state import Definition
 from headrace.tables.values.columns import KAFKA

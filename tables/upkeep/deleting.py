@@ -26,12 +26,13 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from headrace.scan.errors import OptionError, TableError
+from headrace.scan.errors import OptionError
 from headrace.storage.errors import UnavailableError
 from headrace.tables.catalog import name_of, translated
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.commit.data_files import DataFilePlace, read_files, with_bounds, write_files
 from headrace.tables.commit.live_files import KnownManifests
+from headrace.tables.errors import TableError
 from headrace.tables.upkeep.replacing import ATTEMPTS, Replacement, Replacer, why_untouched
 from headrace.tables.upkeep.rewriting import COMMIT_BYTES, remove
 from headrace.tables.values.columns import KAFKA

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
 from headrace.scan.cluster import ScannedCluster
-from headrace.scan.errors import ForeignTableError
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.tables.catalog import CatalogAddress
+from headrace.tables.errors import ForeignTableError
 from headrace.tables.looking import Condition, TableReader
 from headrace.tables.state import WITH_UPKEEP
 from headrace.tables.upkeep.metrics import UpkeepMetrics

@@ -24,7 +24,6 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from headrace.scan.errors import TableError
 from headrace.tables.catalog import name_of
 from headrace.tables.commit.building import building
 from headrace.tables.commit.committing import CommitOutcome
@@ -32,6 +31,7 @@ from headrace.tables.commit.data_files import DataFilePlace, read_files, write_f
 from headrace.tables.commit.live_files import LiveFile, LiveTable
 from headrace.tables.commit.manifests import MANIFESTS_MIN, small_manifests
 from headrace.tables.commit.removing import remove_files
+from headrace.tables.errors import TableError
 from headrace.tables.upkeep.replacing import Replacement, Replacer, why_untouched
 from headrace.tables.upkeep.rewrite_plan import RewriteLimits, SmallFile, plan_rewrites
 from headrace.tables.values.columns import KAFKA

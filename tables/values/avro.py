@@ -30,7 +30,7 @@ import fastavro
 import pyarrow as pa
 from fastavro.read import LOGICAL_READERS
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.avro_bounds import BoundedReads
 from headrace.tables.values.columns import ColumnPlan, Convert, ValueShape

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.scan.errors import SchemaError
+from headrace.tables.errors import SchemaError
 from headrace.tables.values.limits import require_short
 
 KAFKA = "kafka"

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.columns import ValueShape
 from headrace.tables.values.limits import PARTS_MAX

@@ -30,7 +30,7 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry, Resource
 from referencing.jsonschema import specification_with
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.columns import ColumnPlan, ValueShape
 from headrace.tables.values.inferred import parse_json

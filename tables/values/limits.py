@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 """A larger value is not opened: as Python's objects it takes up to some thirty times as much memory."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.state import OffsetGap
 from headrace.tables.values.columns import COLUMNS_MAX, KAFKA, ValueShape, leaves, widened_struct
 from headrace.tables.values.fractions import Move, moved, with_fractions_apart

@@ -43,7 +43,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.columns import ColumnPlan, Convert, ValueShape
 from headrace.tables.values.limits import PartCount, require_small

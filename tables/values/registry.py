@@ -19,8 +19,9 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from headrace.config.shown import without_secrets
-from headrace.scan.errors import MisfitError, OptionError, SchemaError
+from headrace.scan.errors import OptionError
 from headrace.storage.errors import UnavailableError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values.avro import AvroSchema
 from headrace.tables.values.columns import ValueShape
 from headrace.tables.values.json_schema import JsonSchema

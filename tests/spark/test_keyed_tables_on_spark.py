@@ -18,9 +18,9 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.errors import TableError
 from headrace.spark import table_end
 from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.errors import TableError
 from headrace.tables.values.formats import ValueFormats
 from tests.house.needs import require
 from tests.spark.keyed_history import KEYS, KeyedHistory

@@ -26,9 +26,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import snapshot as snapshots
 
-from headrace.scan.errors import MisfitError
 from headrace.storage.errors import UnavailableError
 from headrace.tables.catalog import view_of
+from headrace.tables.errors import MisfitError
 from headrace.tables.looking import Condition
 from headrace.tables.state import Definition, Follows, OffsetGap, standing_of
 from headrace.tables.values.columns import ValueShape

@@ -14,8 +14,9 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from headrace.scan.errors import OptionError, SchemaError
+from headrace.scan.errors import OptionError
 from headrace.storage.errors import UnavailableError
+from headrace.tables.errors import SchemaError
 from headrace.tables.rows import ARROW, VALUED_SCHEMA
 from headrace.tables.state import Definition, OffsetGap
 from headrace.tables.values.apart.opener import ApartOpener, Budget

@@ -11,7 +11,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 import pyarrow as pa
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.json_schema import JsonSchema
 

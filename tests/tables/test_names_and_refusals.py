@@ -16,9 +16,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from headrace.cli.doctor.tables import TablesFound, judge
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
-from headrace.scan.errors import OptionError, RefusedError
+from headrace.scan.errors import OptionError
 from headrace.storage.errors import ThrottledError
 from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.errors import RefusedError
 from headrace.tables.looking import Condition
 from headrace.tables.state import DETACHED
 from headrace.tables.upkeep.jobs import UpkeepJobs

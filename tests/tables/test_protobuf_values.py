@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.scan.errors import MisfitError, SchemaError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.protobuf import ProtobufSchema, message_indexes
 from headrace.tables.values.registry import RegistryFormat

@@ -20,11 +20,11 @@ from pyiceberg.table import Table
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.runner import JobRunner
 from headrace.metastore.log.loading import load_image
-from headrace.scan.errors import TableError
 from headrace.storage.errors import UnavailableError
 from headrace.tables.commit import manifests
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.commit.manifests import ReplaceFiles
+from headrace.tables.errors import TableError
 from headrace.tables.reading import TableAddress, duckdb_lines
 from headrace.tables.state import PROGRESS, REWRITE, TableProgress
 from headrace.tables.upkeep import rewriting

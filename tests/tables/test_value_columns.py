@@ -15,7 +15,8 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 import fastavro
 import pyarrow as pa
 
-from headrace.scan.errors import MisfitError, OptionError, SchemaError
+from headrace.scan.errors import OptionError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.state import Definition
 from headrace.tables.values import columns as c
 from headrace.tables.values.avro import AvroSchema

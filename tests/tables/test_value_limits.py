@@ -16,8 +16,8 @@ import pyarrow as pa
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from headrace.scan.errors import MisfitError, SchemaError
 from headrace.storage.errors import UnavailableError
+from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.rows import VALUED_SCHEMA
 from headrace.tables.values import inferred, limits, patterns, registry, registry_answers
 from headrace.tables.values import open as opening

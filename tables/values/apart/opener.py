@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.scan import errors as scan_errors
 from headrace.storage import errors as storage_errors
 from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.tables import errors as table_errors
 from headrace.tables.state import Definition, OffsetGap
 from headrace.tables.values.apart.ending import EndedError
 from headrace.tables.values.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, Refused
@@ -115,6 +116,7 @@ class ApartOpener:
 
 def _error_of(answer: OpeningAnswer) -> HeadraceError:
     """The error that the process had. Only Headrace's come as an answer."""
-    kind: Any = getattr(scan_errors, answer.error, None) or getattr(storage_errors, answer.error, UnavailableError)
+    kinds = (getattr(module, answer.error, None) for module in (table_errors, scan_errors, storage_errors))
+    kind: Any = next(filter(None, kinds), UnavailableError)
     found: HeadraceError = kind(answer.text)
     return found
