@@ -1,4 +1,4 @@
-"""What `headrace tables` does, on open connections.
+"""Opens the tables of a catalog, and changes them as a user says: what `headrace tables` does.
 
 Place: under cli/topic_tables.py, the doctor and the console; imports pyiceberg.
 Invariant: as cli/topic_tables.py.
@@ -10,39 +10,27 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.settings import Settings
-from headrace.config.table_configs import APPEND, ENABLE, UPSERT
+from headrace.config.table_configs import ENABLE
 from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
-from headrace.scan.cluster import ScannedCluster, open_cluster
+from headrace.scan.cluster import open_cluster
 from headrace.scan.errors import OptionError
 from headrace.scan.partitions import TopicCatalog
-from headrace.storage.errors import HeadraceError, NotFoundError
-from headrace.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
+from headrace.storage.errors import NotFoundError
+from headrace.tables.catalog import CatalogAddress
 from headrace.tables.commit.live_files import KnownManifests
 from headrace.tables.creating import Values, create_table, require_key
-from headrace.tables.declaring import TableDeclarer, declarations
-from headrace.tables.errors import ForeignTableError, NameTakenError
-from headrace.tables.looking import Condition, TableLook, TableReader
-from headrace.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
+from headrace.tables.declaring import declarations
+from headrace.tables.listing import ListedTables
+from headrace.tables.looking import Condition, TableLook
 from headrace.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.tables.state import AS_IT_IS, DETACHED, PAUSED, RETENTION_MS, TOLERANCE, WITH_UPKEEP, table_end
+from headrace.tables.state import AS_IT_IS, DETACHED, PAUSED, RETENTION_MS, TOLERANCE, WITH_UPKEEP
 from headrace.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
 from headrace.tables.upkeep.expiry import expire
 from headrace.tables.upkeep.replacing import Replacer
-from headrace.tables.waiting import waited_ms
-from headrace.tables.worker import KEPT_BY_SPARK
-
-DECLARED = "declared"
-"""The condition of a table that topic configs declare, and that no worker has made yet."""
-UNKNOWN = "unknown"
-"""The condition of a table that cannot be read; `reason` says why."""
-
-
-_NUMBERS = ("records", "lag", "waited_ms", "dead_letters", "commit_interval_ms")
 
 
 @asynccontextmanager
@@ -57,13 +45,10 @@ async def open_tables(settings: Settings) -> AsyncIterator[OpenTables]:
         await asyncio.to_thread(catalog.close)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTables:
-    """The tables of one namespace."""
+class OpenTables(ListedTables):
+    """The tables of one namespace, to read and to change."""
 
-    cluster: ScannedCluster
-    catalog: TableCatalog
-    address: CatalogAddress
+    __slots__ = ()
 
     async def create(
         self,
@@ -89,87 +74,6 @@ class OpenTables:
         if retention_ms >= 0:
             await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, str(retention_ms))
 
-    async def rows(self) -> list[dict[str, Any]]:
-        """A row for each table of a topic."""
-        found = []
-        names = await asyncio.to_thread(self.catalog.names)
-        for name in names:
-            try:
-                look = await self._look(name)
-            except ForeignTableError:
-                continue
-            except HeadraceError as error:
-                found.append(_unreadable(name, None, error))
-                continue
-            try:
-                found.append(await self._row(name, look))
-            except HeadraceError as error:
-                found.append(_unreadable(name, look.definition.topic, error))
-        return [*found, *await self._not_made(names, {row["table"]: row["topic"] for row in found})]
-
-    async def _not_made(self, names: Sequence[str], topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
-        """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
-        catalog = TopicCatalog(self.cluster.metastore)
-        image, declarer = await catalog.refresh(), TableDeclarer(self.cluster, catalog, self.catalog)
-        return [
-            {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
-            | {"condition": DECLARED} | dict.fromkeys(_NUMBERS)
-            | {"reason": await declarer.why_not_made(topic, declared, names) or "no worker has made it yet"}
-            for topic, declared in declarations(image)
-            if topics.get(declared.name) != topic.name
-        ]  # fmt: skip
-
-    async def describe(self, name: str) -> dict[str, Any]:
-        """Everything about a table, with the lines that read it."""
-        look = await self._look(name)
-        identifier = f"{self.catalog.namespace}.{name}"
-        address = TableAddress(
-            self.address.name, shown(self.address.properties), identifier, look.table.metadata_location
-        )
-        progress = look.progress
-        positions = {} if progress is None else progress.positions
-        return await self._row(name, look) | {
-            "table": identifier,
-            "topic_id": str(look.definition.topic_id),
-            "snapshot": look.table.metadata.current_snapshot_id,
-            "partitions": [
-                {"partition": p, "offset": each.offset, "lag": look.lag.get(p)} for p, each in positions.items()
-            ],
-            "gaps": [
-                {"partition": gap.partition, "start": gap.start, "end": gap.end}
-                for gap in (progress.gaps if progress is not None else ())
-            ],
-            "end": None if progress is None else table_end(look.table.properties)._asdict(),
-            "key_columns": list(look.definition.key_columns),
-            "value_format": look.definition.value_format,
-            "errors_tolerance": look.definition.tolerance,
-            "retention_ms": look.definition.retention_ms,
-            "partition_by": list(look.definition.layout),
-            "partition_fields": [field.name for field in look.table.spec().fields],
-            "catalog": {"name": self.address.name, **shown(self.address.properties)},
-            "metadata": look.table.metadata_location,
-            "read_with": {
-                "pyiceberg": pyiceberg_lines(address),
-                "spark": spark_lines(address),
-                "duckdb": duckdb_lines(address),
-            },
-        }
-
-    def _dead_letters(self, look: TableLook) -> tuple[dict[str, Any] | None, str]:
-        """The dead-letter table and how many records it has, None if there is none; and why it cannot be made."""
-        try:
-            letters = self.catalog.load_dead_letters(look.table) if look.definition.has_dead_letters else None
-        except NameTakenError as error:
-            return None, str(error)
-        if letters is None:
-            return None, ""
-        snapshot = letters.metadata.current_snapshot()
-        return {
-            "table": ".".join(letters.name()[-2:]),
-            "records": 0 if snapshot is None else snapshot_view(snapshot).records,
-            "due": sum(gap.end - gap.start for gap in look.letters.due),
-        }, ""
-
     async def pause(self, name: str, reason: str) -> None:
         """Let no worker append until `resume`."""
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, reason)
@@ -177,7 +81,7 @@ class OpenTables:
     async def alter(self, name: str, *, retention_ms: int) -> None:
         """Change how long the table keeps its rows. OptionError for a table that topic configs made."""
         _require_retention(retention_ms)
-        look = await self._look(name)
+        look = await self.look(name)
         if look.declared is not None:
             raise OptionError(f"topic configs made this table: set {RETENTION_CONFIG} of topic {look.definition.topic}")
         value = str(retention_ms) if retention_ms >= 0 else ""
@@ -219,7 +123,7 @@ class OpenTables:
 
         `tolerance`: the table's from now on.
         """
-        look = await self._look(name)
+        look = await self.look(name)
         if look.condition is Condition.DETACHED or look.is_topic_gone:
             raise OptionError(f"the table has no topic to follow: {look.reason}")
         if look.condition is Condition.STOPPED:
@@ -239,7 +143,7 @@ class OpenTables:
 
     async def detach(self, name: str, *, with_upkeep: bool) -> None:
         """Keep the table of a topic that was deleted, with its upkeep or as it is. OptionError if the topic exists."""
-        look = await self._look(name)
+        look = await self.look(name)
         if not look.is_topic_gone and look.condition is not Condition.DETACHED:
             raise OptionError(f"topic {look.definition.topic} exists: `headrace tables pause {name}` stops appending")
         await asyncio.to_thread(self.catalog.set_property, name, DETACHED, WITH_UPKEEP if with_upkeep else AS_IT_IS)
@@ -275,33 +179,7 @@ class OpenTables:
                 )
         await asyncio.to_thread(self.catalog.drop, name, purge=purge)
 
-    async def _look(self, name: str) -> TableLook:
-        return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
-
-    async def _row(self, name: str, look: TableLook) -> dict[str, Any]:
-        letters, taken = await asyncio.to_thread(self._dead_letters, look)
-        return {
-            "table": name,
-            "topic": look.definition.topic,
-            "mode": look.definition.mode,
-            "condition": look.condition.value,
-            "records": look.progress.records if look.progress is not None else 0,
-            "lag": sum(look.lag.values()) if look.step is not None else None,
-            "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
-            "dead_letters": letters,
-            "reason": look.reason or taken or (KEPT_BY_SPARK if look.definition.is_keyed else None),
-            "is_name_taken": bool(taken),
-            "is_topic_gone": look.is_topic_gone,
-            "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
-        }
-
 
 def _require_retention(retention_ms: int) -> None:
     if retention_ms < -1:
         raise OptionError(f"--retention-ms is -1, or milliseconds: {retention_ms}")
-
-
-def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
-    """The row of a table that is there and cannot be read."""
-    unknown = dict.fromkeys(_NUMBERS)
-    return {"table": name, "topic": topic, "mode": None, "condition": UNKNOWN, **unknown, "reason": str(error)}
