@@ -11,7 +11,7 @@
 | time-millis, time-micros, uuid | string: Spark's Iceberg has no type of a time, and not each reader a uuid |
 | duration, and logical types that fastavro does not know | the type below |
 
-Place: used by registry.py and given.py. fastavro parses schemas and reads values.
+Place: used by registry.py and formats.py. fastavro parses schemas and reads values.
 Invariant: nothing of a value is left out.
 """
 

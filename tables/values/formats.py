@@ -13,6 +13,9 @@ Invariant: a worker that cannot open the format of a table appends nothing to it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 from headrace.scan.errors import OptionError
@@ -20,7 +23,7 @@ from headrace.tables.state import BINARY, Definition
 from headrace.tables.values.apart.opener import ApartOpener
 from headrace.tables.values.apart.process import OpeningPool
 from headrace.tables.values.avro import AvroSchema
-from headrace.tables.values.given import GivenSchema
+from headrace.tables.values.columns import ValueShape
 from headrace.tables.values.inferred import InferredJson
 from headrace.tables.values.json_schema import JsonSchema
 from headrace.tables.values.open import ChunkOpener, Tolerance, ValueFormat, ValueOpener
@@ -28,6 +31,24 @@ from headrace.tables.values.open import ChunkOpener, Tolerance, ValueFormat, Val
 REGISTRY, JSON, AVRO, JSON_SCHEMA = "registry", "json", "avro", "json-schema"
 FORMATS = (BINARY, REGISTRY, JSON, AVRO, JSON_SCHEMA)
 WITH_FILE = (AVRO, JSON_SCHEMA)
+
+
+class GivenSchema:
+    """A schema from a file: each value is one of it, without anything in front. Implements ValueFormat."""
+
+    def __init__(self, schema: AvroSchema | JsonSchema) -> None:
+        self._schema = schema
+
+    @property
+    def shape(self) -> ValueShape:
+        return self._schema.shape
+
+    def begin(self, values: Sequence[bytes | None] = ()) -> None:
+        """Do nothing: the schema does not change."""
+
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
+        """MisfitError."""
+        return self._schema.shape, self._schema.read(value)
 
 
 class ValueFormats:

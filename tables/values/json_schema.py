@@ -11,7 +11,7 @@
 | anything else: several types, no type, allOf, an object without properties, a reference to a part around it | string
 with the value as JSON |
 
-Place: used by registry.py and given.py. jsonschema validates, its library `referencing` resolves references.
+Place: used by registry.py and formats.py. jsonschema validates, its library `referencing` resolves references.
 Invariant: a value becomes a row only if the schema accepts it. Members that the schema accepts without naming them have
 no column.
 """

@@ -1,17 +1,19 @@
 """Values in Confluent's wire format: a zero byte, a schema's id in four bytes, the value; before a Protobuf message the
 indexes that say which one of its file it is (protobuf.py).
 
-Place: a format of open.py; asks a schema registry by confluent-kafka's client, with limited answers
-(registry_answers.py).
+Place: a format of open.py; asks a schema registry by confluent-kafka's client, with limited answers:
+its time-out counts from byte to byte.
 Invariant: an id is unknown only if the registry said so after the record was stored: what it did not know is asked
 again for each chunk, several ids at once, and at most IDS_MAX of them. A registry that does not answer, or refuses, is
-UnavailableError: nothing is appended until it answers.
+UnavailableError: nothing is appended until it answers. No answer makes a worker keep more than ANSWER_BYTES_MAX, or
+wait longer than ANSWER_SECONDS_MAX.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,10 +27,9 @@ from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values.avro import AvroSchema
 from headrace.tables.values.columns import ValueShape
 from headrace.tables.values.json_schema import JsonSchema
-from headrace.tables.values.limits import REFERENCES_MAX
+from headrace.tables.values.limits import REFERENCES_MAX, SCHEMA_BYTES_MAX
 from headrace.tables.values.open import LaterError
 from headrace.tables.values.protobuf import ProtobufSchema
-from headrace.tables.values.registry_answers import AnswerTooLargeError, limit_answers
 
 Parsed = AvroSchema | JsonSchema | ProtobufSchema
 
@@ -41,8 +42,15 @@ IDS_MAX = 256
 AT_ONCE = 8
 PARTS_KEPT = 300_000
 """Parts of all parsed schemas that are kept, about a thousand bytes each."""
+ANSWER_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
+"""A schema as JSON in JSON, where each quotation mark has a backslash."""
+ANSWER_SECONDS_MAX = 20.0
 _UNKNOWN = (40403, 40401, 40402)
 """Error codes of a registry, with status 404: it has no such schema, subject or version."""
+
+
+class AnswerTooLargeError(Exception):
+    """The registry answers with more bytes than a schema may have."""
 
 
 class RegistryFormat:
@@ -58,7 +66,7 @@ class RegistryFormat:
             raise OptionError(f"tables.schema.registry.url: {without_secrets(str(error), *url.split(','))}") from None
         self._urls = url.split(",")
         for each in (self._client, self._descriptors):
-            limit_answers(each)
+            _limit_answers(each)
         self._known: dict[int, Parsed | SchemaError] = {}
         self._parts = 0
         self._failed: dict[int, MisfitError | UnavailableError] = {}
@@ -195,3 +203,19 @@ def _has_id(value: bytes) -> bool:
 
 def _parts_of(found: Parsed | SchemaError) -> int:
     return 1 if isinstance(found, SchemaError) else found.parts
+
+
+def _limit_answers(client: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
+    """Read the answers to this client (SchemaRegistryClient) within the limits. AnswerTooLargeError, TimeoutError."""
+
+    def read(response: Any) -> None:
+        ends, body = monotonic() + ANSWER_SECONDS_MAX, bytearray()
+        for part in response.iter_bytes():
+            body += part
+            if len(body) > ANSWER_BYTES_MAX:
+                raise AnswerTooLargeError(f"the registry answers with more than {ANSWER_BYTES_MAX} bytes")
+            if monotonic() > ends:
+                raise TimeoutError(f"the registry's answer takes more than {ANSWER_SECONDS_MAX:.0f} s")
+        response._content = bytes(body)
+
+    client._rest_client.session.event_hooks["response"].append(read)

@@ -31,7 +31,7 @@ from headrace.tables.layout import layout_of, terms_of
 from headrace.tables.rows import VALUED_SCHEMA
 from headrace.tables.state import Definition
 from headrace.tables.values.avro import AvroSchema
-from headrace.tables.values.given import GivenSchema
+from headrace.tables.values.formats import GivenSchema
 from headrace.tables.values.inferred import InferredJson
 from headrace.tables.values.json_schema import JsonSchema
 from headrace.tables.values.open import ChunkOpener, OpenedChunk, Tolerance, ValueFormat

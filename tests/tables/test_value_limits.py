@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from headrace.storage.errors import UnavailableError
 from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.rows import VALUED_SCHEMA
-from headrace.tables.values import inferred, limits, patterns, registry, registry_answers
+from headrace.tables.values import inferred, limits, patterns, registry
 from headrace.tables.values import open as opening
 from headrace.tables.values.avro import AvroSchema
 from headrace.tables.values.avro_bounds import DEPTH_MAX, ITEMS_MAX
@@ -250,14 +250,14 @@ def test_an_id_that_is_registered_later_is_known_in_the_next_chunk(served: FakeR
 def test_answers_of_a_registry_are_limited(served: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     large = served.register({"type": "string", "doc": "x" * 2_000})
     small = served.register("int")
-    monkeypatch.setattr(registry_answers, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(registry, "ANSWER_BYTES_MAX", 1_000)
     form = RegistryFormat(served.url)
     with pytest.raises(SchemaError, match="the registry answers with more than 1000 bytes"):
         form.open(wire(large, b""))
     assert form.open(wire(small, b"\x02"))[1] == {"value": 1}
     form.close()
     form = RegistryFormat(served.url)
-    monkeypatch.setattr(registry_answers, "ANSWER_SECONDS_MAX", -1.0)
+    monkeypatch.setattr(registry, "ANSWER_SECONDS_MAX", -1.0)
     with pytest.raises(UnavailableError, match="takes more than"):
         form.open(wire(small, b"\x02"))
     form.close()
