@@ -38,8 +38,8 @@ from tests.spark.table_driver import driver
 from tests.spark.world import TIME_MS, ScanWorld
 from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tables.registry import avro_bytes
-from tests.tables.test_value_columns import AVRO as TYPES
 from tests.tables.test_valued_tables import named, renamed
+from tests.tables.values.test_value_columns import AVRO as TYPES
 from tests.tables.world import NAMESPACE, Tables
 
 pytestmark = pytest.mark.requirement("X11")

@@ -19,7 +19,7 @@ from tests.spark.local_tasks import LocalTasks
 from tests.spark.test_tables_command import Command
 from tests.spark.world import ScanWorld
 from tests.tables.test_spark import ROWS, check, sql
-from tests.tables.upkeep_history import NOW_MS
+from tests.tables.upkeep.upkeep_history import NOW_MS
 from tests.tables.world import Tables
 
 if TYPE_CHECKING:

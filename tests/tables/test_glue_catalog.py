@@ -23,7 +23,7 @@ from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY, aws_credentials, moto_url
 from tests.spark.world import ScanWorld
-from tests.tables.upkeep_history import NOW_MS
+from tests.tables.upkeep.upkeep_history import NOW_MS
 from tests.tables.world import Tables, from_a_thread
 
 __all__ = ["aws_credentials", "moto_url"]

@@ -22,9 +22,9 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.tables.reading import TableAddress, spark_lines
 from tests.spark.world import ScanWorld
 from tests.tables.registry import avro_bytes
-from tests.tables.test_value_columns import AVRO
 from tests.tables.test_valued_tables import batch, named, renamed
 from tests.tables.value_history import ValueHistory
+from tests.tables.values.test_value_columns import AVRO
 from tests.tables.world import Tables
 from tests.tools import ICEBERG_JARS, ICEBERG_SPARK
 from tests.tools.python_apps import python_of

@@ -31,9 +31,9 @@ from headrace.tables.values.fractions import Moved
 from tests.planted import PlantedBugs, Trial
 from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tables.registry import avro_bytes
-from tests.tables.test_value_columns import AVRO
 from tests.tables.test_valued_tables import named, renamed
 from tests.tables.value_history import ValueHistory, ValueTable, told
+from tests.tables.values.test_value_columns import AVRO
 
 pytestmark = pytest.mark.requirement("X11")
 

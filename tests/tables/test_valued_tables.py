@@ -28,7 +28,7 @@ from tests.spark.world import TIME_MS, ScanWorld
 from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tables.history import expire_all_but_the_newest, rewrite
 from tests.tables.registry import FakeRegistry, avro_bytes, wire
-from tests.tables.test_value_columns import AVRO
+from tests.tables.values.test_value_columns import AVRO
 from tests.tables.world import Tables
 
 pytestmark = pytest.mark.requirement("X11")

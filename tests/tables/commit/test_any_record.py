@@ -37,8 +37,8 @@ from headrace.tables.values.json_schema import JsonSchema
 from headrace.tables.values.open import ChunkOpener, OpenedChunk, Tolerance, ValueFormat
 from headrace.tables.values.protobuf import ProtobufSchema
 from tests.tables.registry import avro_bytes
-from tests.tables.test_apart import raw
-from tests.tables.test_value_columns import AVRO
+from tests.tables.values.test_apart import raw
+from tests.tables.values.test_value_columns import AVRO
 
 pytestmark = pytest.mark.requirement("X11")
 

@@ -37,7 +37,7 @@ from tests.planted import PlantedBugs, Trial
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 from tests.tables.duckdb_reader import rows_by_duckdb
-from tests.tables.upkeep_history import NOW_MS, HangingRewrites, UpkeepHistory
+from tests.tables.upkeep.upkeep_history import NOW_MS, HangingRewrites, UpkeepHistory
 from tests.tables.world import Tables, from_a_thread
 
 pytestmark = pytest.mark.requirement("X11")

@@ -26,7 +26,7 @@ from headrace.tables.values.apart.process import OpeningPool
 from headrace.tables.values.inferred import InferredJson
 from headrace.tables.values.open import ChunkOpener, Tolerance
 from tests.planted import PlantedBugs, Trial
-from tests.tables.test_apart import WITH_A, raw
+from tests.tables.values.test_apart import WITH_A, raw
 
 pytestmark = pytest.mark.requirement("X11")
 

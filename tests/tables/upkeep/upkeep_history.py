@@ -24,7 +24,7 @@ from headrace.tables.upkeep.replacing import Replacer
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.spark.world import ScanWorld
 from tests.tables.history import FAILURES, AppendHistory, expire_all_but_the_newest
-from tests.tables.orphan_history import MIN_AGE_MS, OrphanHistory
+from tests.tables.upkeep.orphan_history import MIN_AGE_MS, OrphanHistory
 from tests.tables.world import Killed, Tables, from_a_thread
 from tests.transactional_world import Truth
 

@@ -29,7 +29,7 @@ from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Trial
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
-from tests.tables.orphan_history import MIN_AGE_MS, OrphanHistory, StoreTime
+from tests.tables.upkeep.orphan_history import MIN_AGE_MS, OrphanHistory, StoreTime
 from tests.tables.world import Killed, Tables
 
 __all__ = ["aws_credentials", "moto_url"]

@@ -29,7 +29,7 @@ from headrace.tables.values.open import ChunkOpener, Cut, LaterError, Tolerance
 from headrace.tables.values.protobuf import ProtobufSchema
 from headrace.tables.values.registry import RegistryFormat
 from tests.tables.registry import FakeRegistry, wire
-from tests.tables.test_apart import raw
+from tests.tables.values.test_apart import raw
 
 pytestmark = pytest.mark.requirement("X11")
 
