@@ -1,6 +1,6 @@
 """The topic configs `table.*`: they declare a topic's Iceberg table; the role `tables` makes it and keeps it so.
 
-Place: a part of config/topic_configs.py; scan/tables/declaration.py reads the values.
+Place: a part of config/topic_configs.py; tables/declaration.py reads the values.
 Invariant: what a table cannot change once it exists is not changed while `table.enable` is true. A topic has such a
 config only in a cluster with the feature level `topic.tables`: agents without it do not know these names.
 """

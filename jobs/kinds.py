@@ -1,7 +1,7 @@
 """Every kind of background job, each declared once: its name in the queue, and who asks for it how often.
 
 Place: the active controller asks for the periodic ones (agent/cluster/controller/schedules.py), jobs add the others; a
-worker has a handler for each kind that it claims (compactor/worker.py, scan/tables/upkeep/jobs.py).
+worker has a handler for each kind that it claims (compactor/worker.py, tables/upkeep/jobs.py).
 Invariant: names are stored in the queue: never reuse one. Only holders that read segment files are read pins
 (metastore/postgres/files/read_horizon.sql): a kind says so here, and a test holds both lists against each other.
 """
@@ -74,7 +74,7 @@ MEND_DAMAGE = JobKind("mend-damage", reads_segments=True)
 """Claimed by the command that queued it (`headrace damage`)."""
 
 TABLE_UPKEEP = JobKind("table-upkeep")
-"""This and the next: for each place, queued again by the loop over its tables (scan/tables/upkeep/jobs.py)."""
+"""This and the next: for each place, queued again by the loop over its tables (tables/upkeep/jobs.py)."""
 TABLE_ORPHANS = JobKind("table-orphans")
 ONCE = (
     ARCHIVE_AUDIT_ROWS, COMPACT, COMPACT_LARGE, CLEAN, CLEAN_LARGE, CLEAN_NEXT, MEND_DAMAGE, TABLE_UPKEEP, TABLE_ORPHANS

@@ -2,7 +2,7 @@
 where the Iceberg table of a topic ends, for a query that continues with the topic.
 """
 
-from headrace.scan.tables.state import TableEnd, table_end
 from headrace.spark.source import HeadraceDataSource
+from headrace.tables.state import TableEnd, table_end
 
 __all__ = ["HeadraceDataSource", "TableEnd", "table_end"]

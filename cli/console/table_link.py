@@ -72,7 +72,7 @@ class TableLink:
 
 
 async def _described(settings: Settings, name: str) -> dict[str, Any]:
-    from headrace.cli.topic_tables.work import open_tables  # here: it needs pyiceberg
+    from headrace.tables.open_tables import open_tables  # here: it needs pyiceberg
 
     async with open_tables(settings) as tables:
         return await tables.describe(name)

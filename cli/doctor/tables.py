@@ -60,7 +60,7 @@ def judge(found: TablesFound, settings: Settings) -> Iterator[Finding]:
 
 async def read(settings: Settings) -> TablesFound:
     """Errors as open_tables."""
-    from headrace.cli.topic_tables.work import open_tables  # here: it needs pyiceberg
+    from headrace.tables.open_tables import open_tables  # here: it needs pyiceberg
 
     async with open_tables(settings) as tables:
         return TablesFound(await tables.rows(), (await tables.cluster.metastore.setting_proposals()).role_counts)

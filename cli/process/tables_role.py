@@ -1,6 +1,6 @@
 """The role tables: keeps the Iceberg tables of topics, next to the compactor or alone in a process.
 
-Place: run by shell.py; the loop is scan/tables/follower.py, and upkeep is jobs in the metastore's queue (upkeep/).
+Place: run by shell.py; the loop is tables/follower.py, and upkeep is jobs in the metastore's queue (upkeep/).
 Invariant: it registers nothing in the cluster, and no other process waits for it. If it crashes, another process
 continues where each table ends.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.cli.process.open_process import Connections
     from headrace.jobs.metrics import JobMetrics
     from headrace.jobs.runner import JobRunner
-    from headrace.scan.tables.follower import TableFollower
-    from headrace.scan.tables.looking import TableReader
-    from headrace.scan.tables.metrics import TableMetrics
-    from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
-    from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
+    from headrace.tables.follower import TableFollower
+    from headrace.tables.looking import TableReader
+    from headrace.tables.metrics import TableMetrics
+    from headrace.tables.upkeep.jobs import UpkeepSchedule
+    from headrace.tables.upkeep.metrics import UpkeepMetrics
 
 
 class TablesRole:
@@ -42,7 +42,7 @@ class TablesRole:
     def __init__(self, settings: Settings, shared: Connections, job_metrics: JobMetrics) -> None:
         """`job_metrics`: the process's."""
         require_tables()
-        from headrace.scan.tables.catalog import CatalogAddress
+        from headrace.tables.catalog import CatalogAddress
 
         self._settings, self._shared, self._job_metrics = settings, shared, job_metrics
         self._supervisor = shared.supervisor or Supervisor(shared.clock)
@@ -90,14 +90,14 @@ class TablesRole:
         from headrace.scan.cluster import BucketAddress, ScannedCluster
         from headrace.scan.partitions import TopicCatalog
         from headrace.scan.read import SplitReader
-        from headrace.scan.tables.apart.process import OpeningPool
-        from headrace.scan.tables.chunks import PIN_HINT
-        from headrace.scan.tables.follower import TableFollower
-        from headrace.scan.tables.looking import TableReader
-        from headrace.scan.tables.metrics import TableMetrics
-        from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
-        from headrace.scan.tables.values.formats import ValueFormats
-        from headrace.scan.tables.worker import TableWorker
+        from headrace.tables.follower import TableFollower
+        from headrace.tables.log.chunks import PIN_HINT
+        from headrace.tables.looking import TableReader
+        from headrace.tables.metrics import TableMetrics
+        from headrace.tables.upkeep.jobs import UpkeepSchedule
+        from headrace.tables.values.apart.process import OpeningPool
+        from headrace.tables.values.formats import ValueFormats
+        from headrace.tables.worker import TableWorker
 
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)
@@ -124,9 +124,9 @@ class TablesRole:
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """Return the runner that does the jobs of upkeep, one at a time."""
         from headrace.jobs.runner import JobRunner
-        from headrace.scan.tables.upkeep.jobs import UpkeepJobs
-        from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
-        from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
+        from headrace.tables.upkeep.jobs import UpkeepJobs
+        from headrace.tables.upkeep.metrics import UpkeepMetrics
+        from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 
         shared = self._shared
         self._upkeep_metrics = self._upkeep_metrics or UpkeepMetrics(shared.registry)

@@ -22,8 +22,8 @@ from confluent_kafka import Producer
 from headrace.config.settings import Settings
 from headrace.scan.cluster import open_cluster
 from headrace.scan.partitions import TopicCatalog
-from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.creating import Values, create_table
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.creating import Values, create_table
 from load.benchmarks.spark_scan import PARTITIONS
 from load.benchmarks.table_ways import run_spark_tables, run_with_iceberg, settings_of
 from load.benchmarks.tables import TOPIC

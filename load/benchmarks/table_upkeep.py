@@ -3,7 +3,7 @@
     python -m load table_upkeep --out docs/results/DATE-table-upkeep
 Time is injected: a commit every --minutes of the week, one after the other, into three tables that are partitioned by
 day: left alone; only snapshots expire (upkeep with tables.rewrite.min.files=0); all of upkeep, each hour. Rows, commits
-and upkeep are those of the worker (scan/tables/); the topic is left out, and the catalog is a file of SQLite. Twice a
+and upkeep are those of the worker (tables/); the topic is left out, and the catalog is a file of SQLite. Twice a
 day each table is read by DuckDB and by pyiceberg: the rows of one partition of the topic, on the last day and of all.
 The best of three; the operating system has the files cached, so on S3 each file costs a request more than here.
 """
@@ -27,12 +27,12 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from headrace.scan.tables.appending import Append, append
-from headrace.scan.tables.catalog import TableCatalog, view_of
-from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.rows import ARROW
-from headrace.scan.tables.state import Definition, Follows, TablePosition, standing_of
-from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
+from headrace.tables.catalog import TableCatalog, view_of
+from headrace.tables.commit.appending import Append, append
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.rows import ARROW
+from headrace.tables.state import Definition, Follows, TablePosition, standing_of
+from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from load.harness import Benchmark, BenchmarkRun
 
 BEGIN_MS = 1_800_000_000_000 - 1_800_000_000_000 % 86_400_000

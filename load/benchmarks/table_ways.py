@@ -33,12 +33,12 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.catalog import CatalogAddress, view_of
-from headrace.scan.tables.looking import TableReader
-from headrace.scan.tables.state import Definition, Follows, standing_of
-from headrace.scan.tables.worker import TableWorker
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
+from headrace.tables.catalog import CatalogAddress, view_of
+from headrace.tables.looking import TableReader
+from headrace.tables.state import Definition, Follows, standing_of
+from headrace.tables.worker import TableWorker
 from load.benchmarks.spark_scan import PARTITIONS, produce
 from load.benchmarks.tables import TOPIC, append
 from load.dev_server import DevServer

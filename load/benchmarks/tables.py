@@ -28,11 +28,11 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.looking import TableReader
-from headrace.scan.tables.state import Definition
-from headrace.scan.tables.worker import TableWorker
 from headrace.storage.clock import SystemClock
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.looking import TableReader
+from headrace.tables.state import Definition
+from headrace.tables.worker import TableWorker
 from load.benchmarks.spark_scan import PARTITIONS, produce
 from load.dev_server import DevServer
 from load.harness import Benchmark, BenchmarkRun

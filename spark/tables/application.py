@@ -7,7 +7,7 @@ Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/start/TAB
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... HEADRACE_TABLES_CATALOG_NAME=... headrace-spark-tables
     ... spark-submit "$(headrace-spark-tables --application)"
 Settings come from HEADRACE_* variables of the driver; executors need the credentials of the bucket.
-Invariant: the loop, the rules and the commits are those of the role `tables` (scan/tables/follower.py): both may keep
+Invariant: the loop, the rules and the commits are those of the role `tables` (tables/follower.py): both may keep
 one table. SIGTERM ends it at once: a commit happens or not.
 """
 
@@ -31,20 +31,20 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.apart.process import OpeningPool
-from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.chunks import PIN_HINT
-from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.follower import TableFollower
-from headrace.scan.tables.looking import Condition, TableReader
-from headrace.scan.tables.metrics import TableMetrics
-from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
-from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark.tables.upkeep import jobs_of
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
 from headrace.storage.client_text import visible
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.follower import TableFollower
+from headrace.tables.log.chunks import PIN_HINT
+from headrace.tables.looking import Condition, TableReader
+from headrace.tables.metrics import TableMetrics
+from headrace.tables.upkeep.jobs import UpkeepSchedule
+from headrace.tables.values.apart.process import OpeningPool
+from headrace.tables.values.formats import ValueFormats
 
 OLDEST_PYSPARK = (4, 0)
 DESCRIPTION = """\

@@ -2,7 +2,7 @@
 
     SplitTask   a split of the log   its records by group, the last one per key, and a report
     (Spark)     shuffles by group
-    GroupTask   a group              the last record per key of all splits -> files written again (scan/tables/keyed)
+    GroupTask   a group              the last record per key of all splits -> files written again (tables/keyed)
 
 Place: on executors, started by merging.py. They open the bucket and the table's storage, and no metastore or catalog.
 Invariant: a split that is opened twice may judge its records differently (a schema that is registered meanwhile). So
@@ -22,16 +22,16 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from headrace.scan.splits import Split
-from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.keyed.files import KeyGroups, MergedGroup, group_numbers, merge_group
-from headrace.scan.tables.keyed.keys import key_paths
-from headrace.scan.tables.keyed.merging import last_changes
-from headrace.scan.tables.keyed.opener import KeyedOpener, OpenedChanges
-from headrace.scan.tables.opening import keyed_opener
-from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.spark.short_errors import short_errors
 from headrace.spark.tables.tasks import AppendTask
 from headrace.storage.collector_tuning import tune_collector
+from headrace.tables.commit.data_files import DataFilePlace
+from headrace.tables.keyed.files import KeyGroups, MergedGroup, group_numbers, merge_group
+from headrace.tables.keyed.merging import last_changes
+from headrace.tables.keyed.opener import KeyedOpener, OpenedChanges
+from headrace.tables.keys import key_paths
+from headrace.tables.opening import keyed_opener
+from headrace.tables.state import Definition, OffsetGap
 
 REPORTS = -1
 """The group of the splits' reports."""

@@ -22,21 +22,21 @@ import pyarrow as pa
 
 from headrace.scan.plan import PlannedPartition
 from headrace.scan.splits import Split, make_splits
-from headrace.scan.tables.chunks import ChunkReader, Reach, rows_of
-from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.keyed.files import KeyGroups, groups_of
-from headrace.scan.tables.keyed.key_order import in_key_order, waits_of
-from headrace.scan.tables.keyed.keys import key_paths
-from headrace.scan.tables.looking import Condition, TableLook
-from headrace.scan.tables.opening import keyed_opener
-from headrace.scan.tables.policy import AppendStep
-from headrace.scan.tables.state import OffsetGap, TablePosition, TableProgress
-from headrace.scan.tables.values.open import DEAD_RANGES_MAX
-from headrace.scan.tables.worker import Made, TableRound
 from headrace.spark.short_errors import errors_of_tasks
 from headrace.spark.tables.merge_tasks import GroupReport, GroupTask, SplitReport, SplitTask, blocks_of
 from headrace.spark.tables.tasks import AppendTask
 from headrace.storage.errors import UnavailableError
+from headrace.tables.commit.data_files import DataFilePlace
+from headrace.tables.keyed.files import KeyGroups, groups_of
+from headrace.tables.keyed.key_order import in_key_order, waits_of
+from headrace.tables.keys import key_paths
+from headrace.tables.log.chunks import ChunkReader, Reach, rows_of
+from headrace.tables.log.policy import AppendStep
+from headrace.tables.looking import Condition, TableLook
+from headrace.tables.opening import keyed_opener
+from headrace.tables.state import OffsetGap, TablePosition, TableProgress
+from headrace.tables.values.open import DEAD_RANGES_MAX
+from headrace.tables.worker import Made, TableRound
 
 if TYPE_CHECKING:
     from headrace.spark.tables.worker import SparkTableWorker

@@ -1,6 +1,6 @@
 """One task of an append: a split of the log becomes data files of the table.
 
-    split -> raw rows -> columns of the values (scan/tables/values) -> Parquet files at the table's place
+    split -> raw rows -> columns of the values (tables/values) -> Parquet files at the table's place
 
 Place: on executors, started by worker.py. It opens the bucket and the table's storage, and no metastore or catalog.
 Invariant: a task decides nothing that its neighbours could decide differently. If values ask for columns that the table
@@ -19,19 +19,19 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.scan.cluster import BucketAddress
-from headrace.scan.errors import BuildingError
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
-from headrace.scan.tables.apart.process import OpeningPool
-from headrace.scan.tables.chunks import PIN_HINT, rows_of
-from headrace.scan.tables.data_files import DataFilePlace, write_data_files
-from headrace.scan.tables.file_limit import cuts_for
-from headrace.scan.tables.opening import value_opener
-from headrace.scan.tables.state import Definition, OffsetGap
-from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from headrace.tables.commit.data_files import DataFilePlace, write_data_files
+from headrace.tables.commit.file_limit import cuts_for
+from headrace.tables.errors import BuildingError
+from headrace.tables.log.chunks import PIN_HINT, rows_of
+from headrace.tables.opening import value_opener
+from headrace.tables.state import Definition, OffsetGap
+from headrace.tables.values.apart.process import OpeningPool
+from headrace.tables.values.formats import ValueFormats
 
 
 class AppendTask(NamedTuple):

@@ -1,5 +1,5 @@
 """Upkeep of tables by `headrace-spark-tables`: the jobs, steps and commits are those of the role `tables`
-(scan/tables/upkeep/); tasks of Spark write the files of a rewrite, one group each.
+(tables/upkeep/); tasks of Spark write the files of a rewrite, one group each.
 
     groups of one commit -> a task for each -> larger files -> the driver commits them (replacing.py)
 
@@ -22,14 +22,14 @@ from pyspark.sql import SparkSession
 from headrace.config.settings import Settings
 from headrace.jobs.metrics import JobMetrics
 from headrace.jobs.runner import JobRunner
-from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.looking import TableReader
-from headrace.scan.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
-from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
-from headrace.scan.tables.upkeep.rewriting import Group, write_group, write_here
-from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.spark.short_errors import errors_of_tasks, short_errors
 from headrace.spark.tables.worker import SparkTables
+from headrace.tables.commit.data_files import DataFilePlace
+from headrace.tables.looking import TableReader
+from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
+from headrace.tables.upkeep.metrics import UpkeepMetrics
+from headrace.tables.upkeep.rewriting import Group, write_group, write_here
+from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 
 
 def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, use: SparkTables) -> JobRunner:

@@ -1,4 +1,4 @@
-"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks. It
+"""Keeps a table as tables/worker.py does, but for one step: the files of a large chunk are written by tasks. It
 also keeps tables with a row per key, which the local worker leaves to it (merging.py).
 
     look, step, pin, plan                       the driver, as without Spark
@@ -21,16 +21,16 @@ from pyspark.sql import SparkSession
 
 from headrace.scan.cluster import BucketAddress
 from headrace.scan.splits import Split, make_splits
-from headrace.scan.tables.chunks import ChunkReader
-from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.looking import TableLook
-from headrace.scan.tables.policy import AppendStep
-from headrace.scan.tables.state import TableProgress
-from headrace.scan.tables.values.open import DEAD_RANGES_MAX
-from headrace.scan.tables.worker import Made, TableRound, TableWorker
 from headrace.spark.short_errors import errors_of_tasks
 from headrace.spark.tables.merging import KeyMerge
 from headrace.spark.tables.tasks import AppendTask, TaskDone, write_split
+from headrace.tables.commit.data_files import DataFilePlace
+from headrace.tables.log.chunks import ChunkReader
+from headrace.tables.log.policy import AppendStep
+from headrace.tables.looking import TableLook
+from headrace.tables.state import TableProgress
+from headrace.tables.values.open import DEAD_RANGES_MAX
+from headrace.tables.worker import Made, TableRound, TableWorker
 
 logger = logging.getLogger(__name__)
 

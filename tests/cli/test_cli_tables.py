@@ -29,7 +29,7 @@ from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import FLAGS
-from tests.scan.tables.duckdb_reader import rows_by_duckdb
+from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tools import KAFKA_JARS
 
 pytestmark = pytest.mark.requirement("X11")

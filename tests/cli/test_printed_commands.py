@@ -35,7 +35,19 @@ from tests.forked_cluster import ForkedCluster
 from tests.kafka_clients import KafkaClients
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent", "cli", "client", "compactor", "config", "metastore", "protocol", "scan", "spark", "storage")
+PACKAGES = (
+    "agent",
+    "cli",
+    "client",
+    "compactor",
+    "config",
+    "metastore",
+    "protocol",
+    "scan",
+    "spark",
+    "storage",
+    "tables",
+)
 RECORDS = 20
 SECONDS_MAX = 120.0
 SAID = re.compile(r"headrace ((?:[a-z][a-z-]+)(?: [a-z][a-z-]+)?(?: --[a-z-]+)?)")

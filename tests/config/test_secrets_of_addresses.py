@@ -13,9 +13,9 @@ from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.security_settings import SECRETS
 from headrace.config.shown import HIDDEN, without_secrets
-from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.values.registry import RegistryFormat
 from headrace.storage.errors import HeadraceError
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.values.registry import RegistryFormat
 
 SECRET = "S3CRET"
 MALFORMED = (

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "operate" / "METRICS.md"
 CODE = REPOSITORY / "src" / "headrace"
 """The folders of code in a checkout, and of an unpacked sdist."""
-PACKAGES = ("agent", "cli", "compactor", "jobs", "metastore", "scan", "storage")
+PACKAGES = ("agent", "cli", "compactor", "jobs", "metastore", "scan", "storage", "tables")
 TYPES = {
     "Counter": "counter",
     "CounterMetricFamily": "counter",

@@ -10,7 +10,7 @@ from tests.deploy.metrics_page import PAGE, DeclaredMetric, declared_metrics, pa
 NOT_HEADRACE = ("process_", "python_")
 """prometheus-client's own."""
 OF_TABLES = "headrace_table_"
-"""Shown by the role tables: tests/scan/tables/test_follower.py."""
+"""Shown by the role tables: tests/tables/test_follower.py."""
 
 
 def test_the_page_is_up_to_date() -> None:

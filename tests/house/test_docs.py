@@ -24,7 +24,7 @@ CODE = re.compile(r"^    .*$|`[^`\n]*`", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`")
 BOX = re.compile(
-    r"(?<![\w/.])((?:agent|cli|compactor|config|examples|jobs|load|metastore|migrations|protocol|scan|spark|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
+    r"(?<![\w/.])((?:agent|cli|compactor|config|examples|jobs|load|metastore|migrations|protocol|scan|spark|storage|tables|tests)/[\w/]+\.(?:py|sql|sh))\b"
 )
 """A file in a drawing."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))

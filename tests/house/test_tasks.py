@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("agent", "cli", "client", "compactor", "jobs", "metastore", "protocol", "scan", "spark", "storage")
+FOLDERS = ("agent", "cli", "client", "compactor", "jobs", "metastore", "protocol", "scan", "spark", "storage", "tables")
 CREATING = {"create_task", "ensure_future"}
 
 AWAITED = "the function that creates it waits for it, or cancels it before it returns"
@@ -49,7 +49,7 @@ ACCOUNTED = {
     },
     "agent/access/sasl/authentication.py": {"see": SHARED},
     "agent/access/sasl/token_keys.py": {"_refresh": SHARED},
-    "scan/tables/turns.py": {"take": REPORTED, "_within": AWAITED, "any_ends": AWAITED},
+    "tables/turns.py": {"take": REPORTED, "_within": AWAITED, "any_ends": AWAITED},
     "cli/bench/drivers.py": {"__aenter__": REPORTED},
     "cli/bench/window.py": {"measure": AWAITED},
     "cli/children.py": {"_start": AWAITED},
@@ -68,7 +68,7 @@ ACCOUNTED = {
     "metastore/life/watch.py": {"start": CATCHES},
     "metastore/postgres/standbys/standbys.py": {"commit_wait": AWAITED},
     "scan/read.py": {"_read_window": AWAITED},
-    "scan/tables/upkeep/jobs.py": {"keep": AWAITED},
+    "tables/upkeep/jobs.py": {"keep": AWAITED},
     "storage/clock.py": {"within": AWAITED},
     "storage/objects/hedging.py": {"_race": AWAITED},
     "storage/objects/ranges.py": {"read_each": AWAITED},

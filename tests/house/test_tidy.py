@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "agent", "cli", "client", "compactor", "config", "jobs", "metastore", "migrations", "protocol", "scan", "spark",
-    "storage"
+    "storage", "tables",
 )  # fmt: skip
 FILE_LINES_MAX = 400
 LONG_FILES = {

@@ -58,7 +58,7 @@ def test_a_second_purpose_and_a_bare_number_are_refused() -> None:
 
 
 def test_python_takes_advisory_locks_only_to_migrate() -> None:
-    folders = ("agent", "cli", "client", "compactor", "metastore", "protocol", "scan", "spark", "storage")
+    folders = ("agent", "cli", "client", "compactor", "metastore", "protocol", "scan", "spark", "storage", "tables")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
     taking = {name for name, text in found.items() if "advisory_lock" in text or "advisory_xact" in text}

@@ -13,7 +13,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import Session, rows, session
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("agent", "cli", "client", "compactor", "jobs", "metastore", "scan", "spark")
+FOLDERS = ("agent", "cli", "client", "compactor", "jobs", "metastore", "scan", "spark", "tables")
 LEASE_MS = 3_600_000
 OF_A_LATER_VERSION = JobKind("of a later version", reads_segments=True)
 

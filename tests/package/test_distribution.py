@@ -51,7 +51,7 @@ def test_wheel_and_sdist_install_into_empty_environments(version: str, kind: str
 def _check(environment: Environment, tmp_path: Path) -> None:
     folder = tmp_path / "a user's folder"
     folder.mkdir()
-    packages = "agent cli compactor config jobs metastore migrations protocol scan spark storage"
+    packages = "agent cli compactor config jobs metastore migrations protocol scan spark storage tables"
     for name in packages.split():
         (folder / f"{name}.py").write_text(USERS_OWN)
     _check_files(environment, folder)

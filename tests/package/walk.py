@@ -41,9 +41,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "TABLES.md": {
         "pip install": "the environment has the extras",
         "headrace dev": "it is the cluster that this page is walked in",
-        "headrace tables create orders --value-format registry": "needs a registry: tests/scan/tables",
+        "headrace tables create orders --value-format registry": "needs a registry: tests/tables",
         "headrace tables create orders --retention-ms": "the table is there since the first steps of the page",
-        "headrace tables delete-rows orders --where": "needs columns of a registry's schema: tests/scan/tables",
+        "headrace tables delete-rows orders --where": "needs columns of a registry's schema: tests/tables",
         "HEADRACE_": "needs Spark: tests/spark",
         "from headrace": "needs a Spark session: tests/spark",
     },

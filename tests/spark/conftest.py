@@ -17,8 +17,8 @@ from tests.scan.conftest import thrown_away, world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.scan.tables.world import Tables
     from tests.spark.world import ScanWorld
+    from tests.tables.world import Tables
 
 __all__ = ["aws_credentials", "real_s3_url", "thrown_away", "world"]
 
@@ -65,6 +65,6 @@ def _end_old_jvm() -> None:
 
 @pytest.fixture
 def tables(world: ScanWorld, tmp_path: Path) -> Tables:
-    from tests.scan.tables.world import Tables
+    from tests.tables.world import Tables
 
     return Tables(world, tmp_path / "iceberg")

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
 
-from headrace.scan.tables.looking import Condition
-from headrace.scan.tables.state import OffsetGap
-from headrace.scan.tables.worker import KEPT_BY_SPARK, TableRound
-from tests.scan.tables.history import TableHistory
-from tests.scan.tables.world import Tables
+from headrace.tables.looking import Condition
+from headrace.tables.state import OffsetGap
+from headrace.tables.worker import KEPT_BY_SPARK, TableRound
 from tests.spark.table_driver import driver
 from tests.spark.world import ScanWorld
+from tests.tables.history import TableHistory
+from tests.tables.world import Tables
 from tests.transactional_world import send, some_writers
 
 KEYS = ("abcd", "efgh")

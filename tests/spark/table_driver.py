@@ -12,13 +12,13 @@ from typing import Any
 from headrace.scan.cluster import BucketAddress, ScannedCluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.looking import TableReader
-from headrace.scan.tables.worker import TableRound
 from headrace.spark.tables.worker import SparkTables, SparkTableWorker
 from headrace.storage.objects.open import StoreOptions
-from tests.scan.tables.world import Tables
+from headrace.tables.looking import TableReader
+from headrace.tables.worker import TableRound
 from tests.spark.world import ScanWorld
 from tests.storage.altered_reads import reads_of
+from tests.tables.world import Tables
 
 
 @asynccontextmanager

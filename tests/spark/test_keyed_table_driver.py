@@ -15,16 +15,16 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from pyiceberg.manifest import ManifestFile
 
-from headrace.scan.tables import worker as local_worker
-from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.spark.tables import merge_tasks, merging
 from headrace.spark.tables import tasks as append_tasks
+from headrace.tables import worker as local_worker
+from headrace.tables.commit.manifests import ReplaceFiles
 from tests.planted import PlantedBugs, Trial
-from tests.scan.tables.test_table_history import bound_to_the_newest, lost_is_committed_again
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.keyed_history import KeyedHistory
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.world import ScanWorld
+from tests.tables.test_table_history import bound_to_the_newest, lost_is_committed_again
 
 pytestmark = pytest.mark.requirement("X11")
 

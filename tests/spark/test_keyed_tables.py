@@ -18,29 +18,29 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from pyiceberg.transforms import BucketTransform
 
-from headrace.cli.topic_tables.work import OpenTables
 from headrace.metastore.api.topics import CountChange
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.keyed.files import groups_of
-from headrace.scan.tables.looking import Condition
-from headrace.scan.tables.policy import Ahead, AppendStep
-from headrace.scan.tables.reading import TableAddress, duckdb_lines
-from headrace.scan.tables.resume import Choice
-from headrace.scan.tables.worker import KEPT_BY_SPARK, TableRound
 from headrace.storage.records.codec import Record, encode_batch
-from tests.scan.tables.duckdb_reader import rows_by_duckdb
-from tests.scan.tables.registry import avro_bytes
-from tests.scan.tables.test_value_columns import AVRO as TYPES
-from tests.scan.tables.test_valued_tables import named, renamed
-from tests.scan.tables.world import NAMESPACE, Tables
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.keyed.files import groups_of
+from headrace.tables.log.policy import Ahead, AppendStep
+from headrace.tables.looking import Condition
+from headrace.tables.open_tables import OpenTables
+from headrace.tables.reading import TableAddress, duckdb_lines
+from headrace.tables.resume import Choice
+from headrace.tables.worker import KEPT_BY_SPARK, TableRound
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.table_driver import driver
 from tests.spark.world import TIME_MS, ScanWorld
+from tests.tables.duckdb_reader import rows_by_duckdb
+from tests.tables.registry import avro_bytes
+from tests.tables.test_valued_tables import named, renamed
+from tests.tables.values.test_value_columns import AVRO as TYPES
+from tests.tables.world import NAMESPACE, Tables
 
 pytestmark = pytest.mark.requirement("X11")
 

@@ -18,18 +18,18 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.errors import TableError
-from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark import table_end
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.errors import TableError
+from headrace.tables.values.formats import ValueFormats
 from tests.house.needs import require
-from tests.scan.tables.test_spark import sql
-from tests.scan.tables.world import Tables
 from tests.spark.keyed_history import KEYS, KeyedHistory
 from tests.spark.table_driver import driver
 from tests.spark.test_keyed_tables import batch, values
 from tests.spark.test_tables_command import SECONDS_MAX, Command
 from tests.spark.world import ScanWorld
+from tests.tables.test_spark import sql
+from tests.tables.world import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

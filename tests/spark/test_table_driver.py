@@ -13,24 +13,24 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from headrace.scan.splits import Split
-from headrace.scan.tables import file_limit
-from headrace.scan.tables import worker as local_worker
-from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.looking import TableLook
-from headrace.scan.tables.worker import Made
 from headrace.spark.tables import tasks
 from headrace.spark.tables import worker as driver_worker
 from headrace.spark.tables.tasks import AppendTask
 from headrace.spark.tables.worker import SparkTableWorker
+from headrace.tables import worker as local_worker
+from headrace.tables.commit import file_limit
+from headrace.tables.commit.data_files import DataFilePlace
+from headrace.tables.looking import TableLook
+from headrace.tables.worker import Made
 from tests.planted import PlantedBugs, Trial
-from tests.scan.tables.history import AppendHistory
-from tests.scan.tables.test_table_history import bound_to_the_newest
-from tests.scan.tables.world import Tables
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.table_driver import InTurn
 from tests.spark.test_tables import compare_with_the_local_worker
 from tests.spark.world import ScanWorld
+from tests.tables.history import AppendHistory
+from tests.tables.test_table_history import bound_to_the_newest
+from tests.tables.world import Tables
 
 pytestmark = pytest.mark.requirement("X11")
 

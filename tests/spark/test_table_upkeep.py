@@ -11,16 +11,16 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.spark.tables.upkeep import write_on_spark
 from headrace.storage.errors import UnavailableError
+from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.house.needs import require
-from tests.scan.tables.test_spark import ROWS, check, sql
-from tests.scan.tables.upkeep_history import NOW_MS
-from tests.scan.tables.world import Tables
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.test_tables_command import Command
 from tests.spark.world import ScanWorld
+from tests.tables.test_spark import ROWS, check, sql
+from tests.tables.upkeep.upkeep_history import NOW_MS
+from tests.tables.world import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.spark.tables.application import require_pyspark
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.codec import Record, encode_batch
-from tests.scan.tables.duckdb_reader import rows_by_duckdb
-from tests.scan.tables.history import AppendHistory
-from tests.scan.tables.world import Killed, Tables, from_a_thread
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.reading import TableAddress, duckdb_lines
 from tests.spark.table_driver import InTurn, driver
 from tests.spark.world import TIME_MS, ScanWorld
+from tests.tables.duckdb_reader import rows_by_duckdb
+from tests.tables.history import AppendHistory
+from tests.tables.world import Killed, Tables, from_a_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,9 +16,9 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from tests.house.needs import require
 from tests.java_program import FLAGS
-from tests.scan.tables.test_spark import ROWS, check, sql
-from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
+from tests.tables.test_spark import ROWS, check, sql
+from tests.tables.world import Tables
 
 pytestmark = [pytest.mark.requirement("X11"), pytest.mark.slow]
 SECONDS_MAX = 600

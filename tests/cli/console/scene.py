@@ -136,8 +136,8 @@ def catalog_settings(folder: Path) -> dict[str, str]:
 
 def with_tables(server: DevServer, folder: Path, reason: str = PAUSE_REASON) -> Settings:
     """Make tables of ORDERS and PAYMENTS, the latter paused; return the settings that reach them."""
-    from headrace.cli.topic_tables.work import open_tables
-    from headrace.scan.tables.creating import Values
+    from headrace.tables.creating import Values
+    from headrace.tables.open_tables import open_tables
 
     catalog = {name.replace(".", "_"): value for name, value in catalog_settings(folder).items()}
     settings = Settings(metastore_url=server.metastore_url, bucket=server.bucket, **catalog)  # type: ignore[arg-type]

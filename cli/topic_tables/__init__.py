@@ -1,1 +1,0 @@
-"""`headrace tables`: Iceberg tables of topics."""

@@ -1,0 +1,169 @@
+"""The loop that keeps all tables of a catalog: round after round, table after table.
+
+Place: run by the role `tables` (cli/process/tables_role.py). Several processes may run it: they lose commits to each
+other, and no row. Upkeep is not done here: the loop sees to it that each table has its jobs (upkeep/jobs.py).
+Invariant: a table that fails, is stopped, or takes long (turns.py) holds up no other. After a round in which nothing
+was left, the loop waits for tables.commit.interval.ms, or for what a topic's table.commit.interval.ms says; after one
+that lost a commit to another worker, a random part of it more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headrace.config.settings import Settings
+from headrace.storage.clock import Clock
+from headrace.storage.errors import NotFoundError
+from headrace.storage.supervision import Supervisor
+from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.declaring import TableDeclarer
+from headrace.tables.errors import ForeignTableError
+from headrace.tables.looking import Condition
+from headrace.tables.metrics import TableMetrics
+from headrace.tables.turns import TableTurns
+from headrace.tables.upkeep.jobs import UpkeepSchedule
+from headrace.tables.worker import TableRound, TableWorker
+
+logger = logging.getLogger(__name__)
+
+COMMITS_IN_A_ROW = 8
+"""Commits of one table before the others have their turn."""
+
+
+@dataclass(slots=True)
+class TableFollower:
+    """`run` until it is cancelled. `last` has the newest round of each table, for people."""
+
+    worker: TableWorker
+    metrics: TableMetrics
+    supervisor: Supervisor
+    clock: Clock
+    rng: random.Random
+    interval_ms: int
+    upkeep: UpkeepSchedule | None = None
+    """None: this process asks for no jobs."""
+    last: dict[str, TableRound] = field(default_factory=dict)
+    declarer: TableDeclarer | None = None
+    """None: topic configs make no tables."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Reasons by topic: why its configs made no table in the newest turn."""
+    _failed: set[str] = field(default_factory=set)
+    """Tables of which a round has failed."""
+    _due: dict[str, float] = field(default_factory=dict)
+    """The time of the next round of each table that waits for it, in monotonic seconds."""
+    turns: TableTurns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = TableTurns(self.clock)
+        self.worker.looked = self.metrics.looked
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        worker: TableWorker,
+        metrics: TableMetrics,
+        supervisor: Supervisor,
+        upkeep: UpkeepSchedule,
+    ) -> TableFollower:
+        """Return the loop of a process: it asks for jobs, and makes the tables that topic configs declare."""
+        tables, cluster = worker.tables, worker.tables.cluster
+        return cls(
+            *(worker, metrics, supervisor, cluster.clock, cluster.rng, settings.tables_commit_interval_ms, upkeep),
+            declarer=TableDeclarer(cluster, tables.topics, tables.catalog),
+        )
+
+    async def run(self) -> None:
+        """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""
+        try:
+            while True:
+                if not await self.turn():
+                    await self.turns.any_ends(self._pause_seconds())
+        finally:
+            await self.turns.close()
+
+    def _pause_seconds(self) -> float:
+        """The time until a table is due, at most the process's interval: then it looks for new tables."""
+        now, rested = self.clock.monotonic(), self.turns.next_seconds()
+        waits = [self.interval_ms / 1_000, *(due - now for due in self._due.values())]
+        return max(0.0, min(waits if rested is None else [*waits, rested]))
+
+    async def turn(self) -> bool:
+        """One turn of each table; whether something is left to append."""
+        names = await asyncio.to_thread(self.worker.tables.catalog.names)
+        if self.declarer is not None and await self._declare(self.declarer, names):
+            names = await asyncio.to_thread(self.worker.tables.catalog.names)
+        for gone in (self.last.keys() | self._failed) - set(names):
+            self.last.pop(gone, None)
+            self._failed.discard(gone)
+            self._due.pop(gone, None)
+            self.turns.forget(gone)
+            self.metrics.forget(gone)
+            self.supervisor.forget(f"table {gone}")
+            if self.upkeep is not None:
+                self.upkeep.forget(gone)
+        more = False
+        for name in names:
+            if self._due.get(name, 0.0) > self.clock.monotonic() or not self.turns.may_begin(name):
+                continue
+            self._due.pop(name, None)
+            if await self.turns.take(name, partial(self._attempt, name)):
+                more |= name in self.last and self.last[name].has_more
+        if self.upkeep is not None:
+            await self.supervisor.attempt("jobs of tables", self._ask_for_jobs)
+        return more
+
+    async def _attempt(self, name: str) -> bool:
+        return await self.supervisor.attempt(f"table {name}", partial(self._keep, name))
+
+    async def _ask_for_jobs(self) -> None:
+        """Ask for the jobs of all tables but stopped ones: what was rolled back may be what a user wants back."""
+        assert self.upkeep is not None
+        await self.upkeep.ask(name for name, last in self.last.items() if last.condition is not Condition.STOPPED)
+
+    async def _declare(self, declarer: TableDeclarer, names: Sequence[str]) -> bool:
+        """Make the tables that topic configs declare; whether one may be new."""
+        made, refused = await declarer.make(names)
+        for topic, reason in refused.items():
+            if self.refused.get(topic) != reason:
+                logger.error("topic configs make no table: topic=%s reason=%s", topic, reason)
+        self.refused = refused
+        self.metrics.show_refused(len(refused))
+        return made
+
+    async def _keep(self, name: str) -> None:
+        for _ in range(COMMITS_IN_A_ROW):
+            try:
+                done = await self.worker.keep(name)
+            except (NotFoundError, ForeignTableError):
+                return  # dropped meanwhile, or not of a topic
+            except Exception:
+                self._failed.add(name)
+                self.metrics.failed(name)
+                raise
+            self._note(name, done)
+            if done.outcome is CommitOutcome.CONFLICT:
+                await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
+            if not done.has_more or self.turns.is_over(name):
+                return
+
+    def _note(self, name: str, done: TableRound) -> None:
+        before = self.last.get(name)
+        if done.condition is not Condition.FOLLOWING and (before is None or before.reason != done.reason):
+            level = logging.INFO if done.condition is Condition.DETACHED else logging.ERROR
+            logger.log(level, "table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
+        if done.rows:
+            logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
+        if done.dead_letters:
+            logger.warning("records do not fit: table=%s dead_letters=%d", name, done.dead_letters)
+        self.last[name] = done
+        if done.interval_ms is None or done.has_more:
+            self._due.pop(name, None)
+        else:
+            self._due[name] = self.clock.monotonic() + done.interval_ms / 1_000
+        self.metrics.done(name, done)

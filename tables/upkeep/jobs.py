@@ -1,0 +1,133 @@
+"""Upkeep as jobs of the metastore: each table's is leased to one worker at a time.
+
+    the loop over tables -> a job for each that has none, due after the interval -> a worker's lease -> steps.py
+
+Place: TableFollower asks for jobs; the job loop of the process (jobs/runner.py, started by
+cli/process/tables_role.py or spark/tables/application.py) runs them.
+Invariant: a table has at most one unfinished job of each kind, and the lease of that has one holder. A job that another
+worker took is cancelled: what its thread still does is bound to a snapshot (steps.py), so losing the lease in the
+middle loses and doubles no row. The kind names catalog and namespace: only workers that have these open take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.config.settings import Settings
+from headrace.jobs.kinds import TABLE_ORPHANS, TABLE_UPKEEP, JobKind
+from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
+from headrace.metastore.api.jobs import Job, JobApi
+from headrace.scan.cluster import ScannedCluster
+from headrace.storage.clock import Clock
+from headrace.storage.errors import NotFoundError
+from headrace.tables.catalog import CatalogAddress
+from headrace.tables.errors import ForeignTableError
+from headrace.tables.looking import Condition, TableReader
+from headrace.tables.state import WITH_UPKEEP
+from headrace.tables.upkeep.metrics import UpkeepMetrics
+from headrace.tables.upkeep.steps import TableUpkeep
+
+logger = logging.getLogger(__name__)
+
+ORPHANS_MS = 86_400_000
+"""The time between two looks for files of a table that no commit has: each reads every manifest."""
+ASK_SECONDS = 60.0
+"""The longest time between two looks for tables without a job; a shorter interval of upkeep counts."""
+
+
+@dataclass(slots=True)
+class UpkeepSchedule:
+    """Asks for the jobs of one catalog's tables. `place`: catalog and namespace."""
+
+    jobs: JobApi
+    place: str
+    interval_ms: int
+    clock: Clock
+    _asked: dict[str, float] = field(default_factory=dict)
+    """The time of the last question for each table, in monotonic seconds."""
+
+    @classmethod
+    def of(cls, settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
+        """Return how often the tables of this catalog have their upkeep."""
+        place = f"{address.name}.{address.namespace}"
+        return cls(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
+
+    @property
+    def kinds(self) -> tuple[JobKind, JobKind]:
+        """The kinds of its jobs: upkeep, orphans."""
+        return TABLE_UPKEEP.at(self.place), TABLE_ORPHANS.at(self.place)
+
+    async def ask(self, names: Iterable[str]) -> None:
+        """Make sure that these tables have a job of each kind. Errors of the metastore."""
+        now, every = self.clock.monotonic(), min(ASK_SECONDS, self.interval_ms / 1000)
+        due = [name for name in names if name not in self._asked or now - self._asked[name] >= every]
+        if due:
+            upkeep, orphans = self.kinds
+            wanted = [upkeep.once(name, delay_ms=self.interval_ms) for name in due]
+            await self.jobs.enqueue_jobs([*wanted, *(orphans.once(name, delay_ms=ORPHANS_MS) for name in due)])
+            self._asked |= dict.fromkeys(due, now)
+
+    def forget(self, name: str) -> None:
+        """The table was dropped."""
+        self._asked.pop(name, None)
+
+
+@dataclass(slots=True)
+class UpkeepJobs:
+    """Does the jobs. The job loop keeps the lease, and cancels a job if its lease is lost."""
+
+    tables: TableReader
+    upkeep: TableUpkeep
+    metrics: UpkeepMetrics
+    clock: Clock
+
+    def handlers(self, schedule: UpkeepSchedule) -> dict[str, JobHandler]:
+        """Return what does the jobs of each kind."""
+        upkeep, orphans = schedule.kinds
+        return {upkeep.name: self.keep, orphans.name: self.remove_orphans}
+
+    async def keep(self, job: Job, lease: Lease) -> None:
+        """Do the upkeep of the table that the job names. Errors as TableUpkeep.keep and TableReader.look."""
+        name, stop = job.key, threading.Event()
+        if not await self._is_kept(name):
+            return
+        keeping = asyncio.to_thread(self.upkeep.keep, name, self.clock.wall_ms(), stop.is_set)
+        work = asyncio.ensure_future(keeping)
+        try:
+            report = await asyncio.shield(work)
+        except asyncio.CancelledError:  # the lease is lost, or the process ends
+            stop.set()
+            await asyncio.wait({work})
+            raise
+        except (NotFoundError, ForeignTableError):
+            return  # dropped meanwhile
+        logger.info("upkeep: table=%s %s", name, report)
+        self.metrics.done(name, report)
+
+    async def remove_orphans(self, job: Job, lease: Lease) -> None:
+        """Remove what killed workers left of the table that the job names. Errors as `keep`."""
+        if not await self._is_kept(job.key):
+            return
+        try:
+            count = await asyncio.to_thread(self.upkeep.remove_orphans, job.key)
+        except (NotFoundError, ForeignTableError):
+            return
+        if count:
+            logger.info("orphan files removed: table=%s files=%d", job.key, count)
+        self.metrics.orphans.labels(job.key).inc(count)
+
+    async def _is_kept(self, name: str) -> bool:
+        """Return whether there is such a table, and it is not stopped, or detached without its upkeep."""
+        try:
+            look = await self.tables.look(name)
+        except (NotFoundError, ForeignTableError):
+            self.metrics.forget(name)
+            return False
+        if look.condition is Condition.DETACHED:
+            return look.definition.detached == WITH_UPKEEP
+        return look.condition is not Condition.STOPPED
