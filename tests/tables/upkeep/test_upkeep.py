@@ -229,9 +229,10 @@ async def test_each_table_gets_one_job_of_each_kind(world: ScanWorld, tables: Ta
         for schedule in schedules:
             await schedule.ask(["orders", "events"])
         clock.jump(ASK_SECONDS)
-    found = [job for job in await world.postgres.list_jobs(100) if job.kind in schedules[0].kinds]
+    kinds = [kind.name for kind in schedules[0].kinds]
+    found = [job for job in await world.postgres.list_jobs(100) if job.kind in kinds]
     assert sorted((job.kind, job.key) for job in found) == [
-        (kind, name) for kind in sorted(schedules[0].kinds) for name in ("events", "orders")
+        (kind, name) for kind in sorted(kinds) for name in ("events", "orders")
     ]
     assert ORPHANS_MS > 1_000
 
