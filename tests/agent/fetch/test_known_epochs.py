@@ -62,8 +62,7 @@ async def test_a_reader_that_names_no_epoch_gets_everything(world: World) -> Non
     assert (result.code(key), len(split_sent(result.records(key)))) == (0, 1)
 
 
-async def test_what_its_epoch_has_comes_first(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_its_epoch_has_comes_first(world: World, key: int) -> None:
     await world.append(key, b"a")
     await world.append(key, b"b")
     world.model.set_leader_epoch(key, 3)
@@ -75,10 +74,9 @@ async def test_what_its_epoch_has_comes_first(world: World) -> None:
 
 @pytest.mark.parametrize("looks", [True, False], ids=["as it is", "planted bug"])
 async def test_a_second_look_for_a_lost_file_keeps_to_the_epoch_too(
-    world: World, monkeypatch: pytest.MonkeyPatch, looks: bool
+    world: World, key: int, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """Its file is gone, and what the primary has in its place is of a later epoch."""
-    (key,) = world.create_topic("t", 1)
     lost = await world.append(key, b"a")
     await world.store.delete_many([object_key(lost)])
     world.model.set_leader_epoch(key, 3)

@@ -154,8 +154,7 @@ async def world() -> AsyncIterator[World]:
     await world.service.close()
 
 
-async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World, key: int) -> None:
     await world.service.start()
     await world.append(key, b"a")
     await world.fetch({key: 0}, max_wait_ms=10_000, min_bytes=1)
@@ -171,8 +170,7 @@ async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World) -> Non
     assert world.metastore.asked["poll_feed"] == asked["poll_feed"]
 
 
-async def test_a_consumer_gets_what_another_agent_committed_before_it(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_consumer_gets_what_another_agent_committed_before_it(world: World, key: int) -> None:
     await world.service.start()
     await world.append(key, b"a")
     await world.fetch({key: 0}, max_wait_ms=10_000, min_bytes=1)

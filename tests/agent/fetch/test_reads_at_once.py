@@ -34,8 +34,7 @@ def one_in_two(rng: random.Random) -> Callable[[], bool]:
     return lambda: rng.random() < 0.5
 
 
-async def test_a_long_run_is_neither_requested_nor_kept(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_long_run_is_neither_requested_nor_kept(world: World, key: int) -> None:
     await world.append(key, bytes(1000))
     world.store.answers_at_once = lambda: True
 
@@ -78,8 +77,7 @@ async def test_all_readers_together_copy_at_most_one_range_in_a_turn(world: Worl
     assert {after - before for before, after in pairwise(seen)} == {0, 1}
 
 
-async def test_what_this_agent_wrote_comes_from_its_memory(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_this_agent_wrote_comes_from_its_memory(world: World, key: int) -> None:
     await world.append(key, bytes(1000), own=True)
     world.store.answers_at_once = lambda: True
 
