@@ -117,8 +117,7 @@ async def test_without_a_lease_nothing_is_coordinated(world: GroupsWorld) -> Non
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_successors_claim_fences_saves_and_commits(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     member = await a_member(home)
     world.groups.take_over("g")
@@ -134,9 +133,8 @@ async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -
     assert [m.assignment for m in stored.members] == [b"all"]
 
 
-async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(world: GroupsWorld) -> None:
+async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(home: Coordinating, world: GroupsWorld) -> None:
     """The old life completed more generations than Postgres kept: their numbers must not come again."""
-    home = world.home
     member = await a_member(home)
     world.groups.epochs = itertools.count(1 << NUMBER_BITS)  # as claims of life 1 get them
     world.groups.take_over("g")
@@ -150,8 +148,7 @@ async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(world: Gro
     assert again.generation_id == epoch_floor(1) + 1
 
 
-async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_new_registration_claims_again(home: Coordinating, world: GroupsWorld) -> None:
     member = await a_member(home)
     own = home.cluster.node_id
     del world.cluster_api.agents[own]
@@ -161,8 +158,7 @@ async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_idle_groups_are_forgotten_and_found_again(world: GroupsWorld) -> None:
-    home = world.home
+async def test_idle_groups_are_forgotten_and_found_again(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     await home.commit("g", {"orders": {0: 7}})
     await world.clock.advance(IDLE_SECONDS - 1)
@@ -175,8 +171,7 @@ async def test_idle_groups_are_forgotten_and_found_again(world: GroupsWorld) -> 
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_a_client_that_goes_while_it_waits_does_no_harm(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_client_that_goes_while_it_waits_does_no_harm(home: Coordinating, world: GroupsWorld) -> None:
     member = await a_member(home)
     gone = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()
@@ -212,8 +207,7 @@ async def test_saves_of_one_group_are_stored_in_order(world: GroupsWorld) -> Non
     assert stored.generation == 2
 
 
-async def test_closing_answers_waiting_requests(world: GroupsWorld) -> None:
-    home = world.home
+async def test_closing_answers_waiting_requests(home: Coordinating, world: GroupsWorld) -> None:
     await a_member(home)
     waiting = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()

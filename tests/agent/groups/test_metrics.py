@@ -22,8 +22,7 @@ async def a_member(agent: Coordinating) -> str:
     return str(joined.member_id)
 
 
-async def test_groups_are_counted_where_they_are_held(world: GroupsWorld) -> None:
-    home = world.home
+async def test_groups_are_counted_where_they_are_held(home: Coordinating, world: GroupsWorld) -> None:
     stable = {"kind": "classic", "state": "Stable"}
     assert sample(home, "headrace_groups", **stable) is None
     await a_member(home)
@@ -37,8 +36,7 @@ async def test_groups_are_counted_where_they_are_held(world: GroupsWorld) -> Non
     waiting.cancel()
 
 
-async def test_rebalances_are_changes_of_state(world: GroupsWorld) -> None:
-    home = world.home
+async def test_rebalances_are_changes_of_state(home: Coordinating, world: GroupsWorld) -> None:
     member = await a_member(home)
     for state in ("CompletingRebalance", "Stable"):
         assert sample(home, "headrace_group_state_changes_total", kind="classic", state=state) == 1
@@ -56,8 +54,7 @@ async def test_rebalances_are_changes_of_state(world: GroupsWorld) -> None:
     assert sample(home, "headrace_group_loads_total", outcome="barred") == 1
 
 
-async def test_commits_by_what_became_of_them(world: GroupsWorld) -> None:
-    home = world.home
+async def test_commits_by_what_became_of_them(home: Coordinating, world: GroupsWorld) -> None:
     member = await a_member(home)
     await home.commit("g", {"orders": {0: 1, 1: 2}}, member_id=member, generation=1)
     await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=7)

@@ -39,7 +39,7 @@ async def test_offsets_are_pending_in_every_version(world: GroupsWorld, home: Co
 
 
 @pytest.mark.parametrize("version", versions_of(28))
-async def test_a_removed_member_commits_nothing(world: GroupsWorld, home: Coordinating, version: int) -> None:
+async def test_a_removed_member_commits_nothing(home: Coordinating, version: int) -> None:
     member = await a_member(home)
     codes = [
         await home.commit_pending("g", "t", 7, version=version, member_id=member_id, generation=generation)
@@ -81,9 +81,7 @@ async def test_another_coordinator_fences_this_one(world: GroupsWorld, home: Coo
 
 
 @pytest.mark.parametrize("version", [v for v in versions_of(9) if v < 10])
-async def test_a_reader_that_requires_it_waits_for_the_end(
-    world: GroupsWorld, home: Coordinating, version: int
-) -> None:
+async def test_a_reader_that_requires_it_waits_for_the_end(home: Coordinating, version: int) -> None:
     """Versions from 7 on ask for stable offsets here; earlier ones cannot, and get what is committed."""
     await home.commit("g", {"t": {0: 3}})
     await home.commit_pending("g", "t", 7)

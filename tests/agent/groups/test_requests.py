@@ -154,8 +154,7 @@ async def test_commit_and_fetch_in_every_version(world: GroupsWorld, version: in
 
 
 @pytest.mark.parametrize("version", versions_of(9))
-async def test_fetch_in_every_version(world: GroupsWorld, version: int) -> None:
-    home = world.home
+async def test_fetch_in_every_version(home: Coordinating, world: GroupsWorld, version: int) -> None:
     orders, gone = world.cluster_api.add_topic("orders", 2), uuid.uuid4()
     await home.commit("g", {"orders": {1: 9}})
     by_id = version >= 10
@@ -169,8 +168,7 @@ async def test_fetch_in_every_version(world: GroupsWorld, version: int) -> None:
         assert await home.fetch("g", None, version=version) == (0, {known: {1: (9, epoch, "m", 0)}})
 
 
-async def test_a_partition_that_is_refused_leaves_the_others(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_partition_that_is_refused_leaves_the_others(home: Coordinating, world: GroupsWorld) -> None:
     orders = world.cluster_api.add_topic("orders", 2)
     unknown = ErrorCode.unknown_topic_or_partition
     answer = await home.commit("g", {"orders": {0: 1, 5: 1}, "nope": {0: 1}})
@@ -205,8 +203,7 @@ async def test_positions_of_a_deleted_topic_are_not_its_successors(world: Groups
     assert await world.home.fetch("g", None) == (0, {})
 
 
-async def test_commits_are_fenced_by_generation(world: GroupsWorld) -> None:
-    home = world.home
+async def test_commits_are_fenced_by_generation(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     member = await a_member(home)
 
@@ -219,8 +216,7 @@ async def test_commits_are_fenced_by_generation(world: GroupsWorld) -> None:
     assert await code() == ErrorCode.unknown_member_id  # the group has members: no manual assignment
 
 
-async def test_commits_of_one_group_are_stored_in_the_order_they_came(world: GroupsWorld) -> None:
-    home = world.home
+async def test_commits_of_one_group_are_stored_in_the_order_they_came(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     slow = asyncio.Event()
     world.groups.gates["commit_offsets"] = [slow]
@@ -257,8 +253,7 @@ async def test_a_metastore_that_is_away(world: GroupsWorld) -> None:
     assert unresolved == {"orders": {0: 0}, "new": {0: ErrorCode.coordinator_load_in_progress}}
 
 
-async def test_a_group_that_cannot_be_saved_tries_again(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_group_that_cannot_be_saved_tries_again(home: Coordinating, world: GroupsWorld) -> None:
     joined = await home.join("g", version=3)
     await world.clock.settle()
     world.groups.fail_before["save_group"] = [UnavailableError("down")]

@@ -22,18 +22,17 @@ BATCH = plain_batch(1)
 
 
 @pytest.mark.requirement("W2")
-async def test_a_buffer_is_flushed_100_ms_after_its_first_batch() -> None:
-    async with ProduceWorld() as world:
-        world.create_topic("t")
-        first = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        await world.clock.advance(0.09)
-        second = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        await world.clock.advance(0.009)
-        assert not first.done()
-        await world.clock.advance(0.001)
-        assert first.done()
-        assert second.done()
-        assert [trace.batch_count for trace in world.traces] == [2]
+async def test_a_buffer_is_flushed_100_ms_after_its_first_batch(world: ProduceWorld) -> None:
+    world.create_topic("t")
+    first = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    await world.clock.advance(0.09)
+    second = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    await world.clock.advance(0.009)
+    assert not first.done()
+    await world.clock.advance(0.001)
+    assert first.done()
+    assert second.done()
+    assert [trace.batch_count for trace in world.traces] == [2]
 
 
 async def test_a_connection_keeps_its_order_with_many_requests_in_flight() -> None:
@@ -222,16 +221,15 @@ async def test_without_acks_all_a_request_waits_for_half_a_minute(acks: int) -> 
         await world.store.puts[0].finish()
 
 
-async def test_a_client_that_went_away_does_not_take_its_batches_along() -> None:
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t")
-        gone = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        stays = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        await world.clock.settle()
-        gone.cancel()
-        await world.clock.advance(0.1)
-        assert stays.done()
-        assert len(await world.log_of(topic.key(0) or 0)) == 2
+async def test_a_client_that_went_away_does_not_take_its_batches_along(world: ProduceWorld) -> None:
+    topic = world.create_topic("t")
+    gone = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    stays = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    await world.clock.settle()
+    gone.cancel()
+    await world.clock.advance(0.1)
+    assert stays.done()
+    assert len(await world.log_of(topic.key(0) or 0)) == 2
 
 
 def test_a_trace_of_what_never_happened_is_nan() -> None:
