@@ -27,17 +27,14 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 from tests.kafka_clients import KafkaClients
 
 
 @pytest.fixture
 def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
     places = {"metastore.url": metastore_url, "bucket": tmp_path.as_uri()}
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
-    flags = [part for name, value in places.items() for part in (f"--{name.replace('.', '-')}", value)]
-    assert main(["storage", "format", "-g", "-t", cluster_id, *flags]) == 0
+    format_storage(places)
     with AgentUnderTest({**places, "log.level": "warning"}) as agent:
         KafkaClients(agent.kafka).create("orders", 3)
         yield agent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
@@ -15,13 +14,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headrace.metastore.api.segment_keys import base64url
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.segment_logs.records import decode
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from tests.confluent_records import read
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 from tests.java_program import run_java
 from tests.kafka_clients import KafkaClients
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
@@ -34,11 +32,9 @@ ENDS = {REMOTE_LOG_TOPIC: 12, AUDIT_TOPIC: 10}
 pytestmark = [pytest.mark.requirement("R12")]
 
 
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
+server = shared_cluster(
+    agents=2, settings={"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
+)
 
 
 @pytest.fixture(scope="module")

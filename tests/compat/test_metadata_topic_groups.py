@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import aiokafka
 import confluent_kafka
@@ -12,21 +11,16 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.replay import apply
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.confluent_records import read
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 from tests.kafka_clients import KafkaClients
 
 TOPIC = "__cluster_metadata"
 TIMEOUT_SECONDS = 300
 
 
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
+server = shared_cluster(agents=2, settings={"group.initial.rebalance.delay.ms": 100})
 
 
 def _read(server: DevServer, group: str, *, until: str) -> list[confluent_kafka.Message]:

@@ -16,10 +16,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 from tests.confluent_records import read
 from tests.kafka_clients import KafkaClients
 
@@ -71,9 +69,7 @@ def _settings(metastore_url: str, bucket: Path) -> dict[str, object]:
         "group.initial.rebalance.delay.ms": 0,
         "log.level": "warning",
     }
-    flags = [f"--{key.replace('.', '-')}={value}" for key, value in settings.items()]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", str(cluster_id), *flags]) == 0
+    format_storage(settings)
     return settings
 
 

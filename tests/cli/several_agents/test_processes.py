@@ -61,10 +61,9 @@ class Command:
 
 @pytest.fixture
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
-    settings: dict[str, object] = {"metastore.url": metastore_url, "bucket": (tmp_path / "bucket").as_uri()}
     (tmp_path / "bucket").mkdir()
-    format_storage(settings)
-    return ["--metastore-url", metastore_url, "--bucket", str(settings["bucket"]), "--linger-ms", "10"]
+    settings = {"metastore.url": metastore_url, "bucket": (tmp_path / "bucket").as_uri(), "linger.ms": 10}
+    return format_storage(settings)
 
 
 @contextmanager
