@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import (
     NOT_A_MEMBER,
     REGISTRATION_TIMEOUT_SECONDS,
     BrokerState,
-    Identity,
-    Membership,
 )
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
@@ -26,22 +21,8 @@ from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.storage.dependency import METASTORE, NotReady
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.made_agents import a_membership, an_agent
 from tests.manual_clock import ManualClock
-
-
-def an_agent(api: FakeClusterApi, node_id: int | None = 1, rack: str | None = None, seed: int = 7) -> Cluster:
-    follower = MetadataFollower(api)
-    membership = Membership(
-        api,
-        follower,
-        Identity(node_id, "127.0.0.1", 9092, rack),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=api.clock,
-        rng=random.Random(seed),
-        registry=CollectorRegistry(),
-    )
-    return Cluster("cluster-id", 8, follower, membership)
 
 
 async def test_a_cluster_is_a_view(api: FakeClusterApi) -> None:
@@ -128,18 +109,7 @@ async def test_broker_states_are_kafkas_and_pass_through_recovery(
     api: FakeClusterApi, fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
-    follower = MetadataFollower(api)
-    identity = Identity(1, "127.0.0.1", 9092, None)
-    membership = Membership(
-        api,
-        follower,
-        identity,
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=fake_clock,
-        rng=random.Random(1),
-        registry=registry,
-    )
+    membership = a_membership(api, registry=registry)
 
     def gauge() -> float | None:
         return registry.get_sample_value("headrace_broker_state")
@@ -368,17 +338,7 @@ async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_i
 @pytest.mark.requirement("C14")
 async def test_the_lag_of_the_image_is_a_metric(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     registry = CollectorRegistry()
-    follower = MetadataFollower(api)
-    membership = Membership(
-        api,
-        follower,
-        Identity(1, "127.0.0.1", 9092, None),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=fake_clock,
-        rng=random.Random(1),
-        registry=registry,
-    )
+    membership = a_membership(api, registry=registry)
     await fake_clock.run(membership.start())
     assert registry.get_sample_value("headrace_metadata_lag_records") == 1, "it has not read that it is unfenced"
     api.add_topic("orders", 4)

@@ -27,12 +27,8 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
 
 
-async def a_member(agent: Coordinating, group: str = "g", *topics: str, **more: Any) -> str:
-    """The only member of a group, in its generation 1."""
-    joined = await agent.join(group, version=3, metadata=subscription(*topics), **more)
-    synced = await agent.sync(group, joined.member_id, 1, {joined.member_id: b"all"}, version=2)
-    assert synced.error_code == 0
-    return str(joined.member_id)
+async def a_member(agent: Coordinating, *topics: str, **more: Any) -> str:
+    return await agent.only_member(metadata=subscription(*topics), **more)
 
 
 async def list_groups(agent: Coordinating, version: int = 5, **filters: list[str]) -> tuple[int, LISTED]:
@@ -131,7 +127,7 @@ async def test_without_a_lease_the_list_would_lack_groups(home: Coordinating, wo
 
 @pytest.mark.parametrize("version", versions_of(15))
 async def test_describing_in_every_version(world: GroupsWorld, version: int) -> None:
-    member = await a_member(world.home, "g", "orders")
+    member = await a_member(world.home, "orders")
     found = await describe(world.home, "g", version, operations=True)
     assert (found.error_code, found.group_state) == (0, "Stable")
     assert (found.protocol_type, found.protocol_data) == ("consumer", "range")
@@ -213,7 +209,7 @@ async def test_who_joins_while_the_group_is_deleted_joins_a_new_one(home: Coordi
 
 
 async def test_offsets_of_topics_in_use_stay(home: Coordinating) -> None:
-    member = await a_member(home, "g", "orders")
+    member = await a_member(home, "orders")
     commit = await home.commit("g", {"orders": {0: 5, 1: 6}, "logs": {0: 7}}, member_id=member, generation=1)
     assert commit == {"orders": {0: 0, 1: 0}, "logs": {0: 0}}
     in_use, unknown = ErrorCode.group_subscribed_to_topic, ErrorCode.unknown_topic_or_partition
@@ -230,7 +226,7 @@ async def test_offsets_of_topics_in_use_stay(home: Coordinating) -> None:
 async def test_offsets_of_groups_that_are_not_consumers_or_not_there(home: Coordinating) -> None:
     assert await delete_offsets(home, "g", {"orders": [0]}) == (ErrorCode.group_id_not_found, {})
     assert await delete_offsets(home, "a\0b", {"orders": [0]}) == (ErrorCode.invalid_group_id, {})
-    await a_member(home, "g", protocol_type="connect")
+    await a_member(home, protocol_type="connect")
     assert await delete_offsets(home, "g", {"orders": [0]}) == (ErrorCode.non_empty_group, {})
 
 

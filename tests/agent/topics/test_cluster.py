@@ -30,7 +30,7 @@ from headrace.protocol.request import RequestHandler
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_CLUSTER = 3, 10, 22, 60

@@ -36,7 +36,7 @@ from headrace.protocol.scale_topic import (
 from headrace.storage.errors import InvalidError, OutcomeUnknownError
 from tests.agent.client_calls import a_request
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X5")

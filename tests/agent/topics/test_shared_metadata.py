@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
+from headrace.agent.access.authorization.operations import LITERAL, PREFIXED, AclOperation
 from headrace.agent.limits.work_slices import WorkSlices, let_others_run
 from headrace.agent.topics.metadata import metadata as metadata_module
 from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents
@@ -31,6 +31,7 @@ from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import Request, Response
 from load.workloads.image_view import ImageView
+from tests.agent.access.acls import an_acl
 from tests.agent.client_calls import a_request
 from tests.agent.topics.test_long_metadata import Pause, a_creation, agents, image, topic, topics_of, view_of
 
@@ -53,15 +54,7 @@ def handler_of(view: ImageView, pause: Pause = let_others_run, units_max: int = 
 
 
 def may_describe(principal: str, name: str, pattern_type: int = PREFIXED) -> AccessControlRecord:
-    return AccessControlRecord(
-        resource_type=AclResource.TOPIC,
-        resource_name=name,
-        pattern_type=pattern_type,
-        principal=principal,
-        host="*",
-        operation=AclOperation.DESCRIBE,
-        permission_type=ALLOW,
-    )
+    return an_acl(name, pattern_type=pattern_type, principal=principal, operation=AclOperation.DESCRIBE)
 
 
 def asks(

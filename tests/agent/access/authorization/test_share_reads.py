@@ -14,7 +14,8 @@ from headrace.agent.access.authorization.operations import AclOperation
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.peers.share_turns import Returned
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
-from tests.agent.access.authorization.test_data_path import Violation, an_acl, set_acls
+from tests.agent.access.acls import a_grant
+from tests.agent.access.authorization.test_data_path import Violation, set_acls
 from tests.agent.fetch.share.test_share_requests import Sharing, _parts
 
 DENIED = ErrorCode.topic_authorization_failed
@@ -30,7 +31,7 @@ def sharing(*granted: str) -> Sharing:
 
 
 def grant(to: Sharing, *granted: str) -> None:
-    set_acls(to.view, frozenset(an_acl(AclOperation.READ, name) for name in granted))
+    set_acls(to.view, frozenset(a_grant(AclOperation.READ, name) for name in granted))
 
 
 @pytest.mark.requirement("C13.2", "X2")
