@@ -438,7 +438,6 @@ async def test_guesses_of_one_connection_wait_for_each_other() -> None:
             gate.open(number)
             assert (await client.reply())[0] == number
         assert gate.started == [0, 1, 2]
-        await client.close()
 
 
 async def test_a_login_knows_what_another_agent_has_just_stored(world: World) -> None:

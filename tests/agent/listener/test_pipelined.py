@@ -98,7 +98,6 @@ async def test_answers_of_apis_with_different_limits_come_in_order(seed: int, mo
                 opened.add(chosen)
                 gate.open(chosen)
             assert (await client.reply())[0] == number
-        await client.close()
     assert gate.started == list(range(count))
 
 
@@ -116,7 +115,6 @@ async def _started_behind_a_produce(count: int = 100) -> int:
         started = sum(number <= count for number in handler.started) - 1
         handler.open()
         await _in_order(client, count + 1)
-        await client.close()
     return started
 
 
@@ -155,7 +153,6 @@ async def _most_in_a_turn(handle: Handle, clock: SystemClock, count: int) -> int
         await client.send(*(produce_frame(number, 10) for number in range(count)))
         await _in_order(client, count)
         counting.cancel()
-        await client.close()
     assert sum(in_turn.values()) == count
     return max(in_turn.values())
 
@@ -228,7 +225,6 @@ async def _started_with_large_decodings() -> int:
         gate.open(*range(50))
         await _in_order(client, 50)
         await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
-        await client.close()
     return started
 
 
@@ -300,7 +296,6 @@ async def _held_with_long_client_ids() -> int:
             tracemalloc.stop()
         handler.open()
         await _in_order(client, 401)
-        await client.close()
     return held
 
 

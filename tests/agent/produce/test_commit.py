@@ -50,6 +50,11 @@ class Bench:
     async def log(self, partition: int) -> list[bytes]:
         return [stored.data for stored in await self.world.log_of(self.topic.key(partition) or 0)]
 
+    async def finish(self, number: int) -> None:
+        """A call works, and its answer arrives."""
+        await self.call(number).finish()
+        await self.settle()
+
     def call(self, number: int) -> Any:
         return self.metastore.commits[number]
 
@@ -101,8 +106,7 @@ async def test_nothing_is_acknowledged_before_its_commit() -> None:
         await bench.call(0).happen()
         await bench.settle()
         assert not sent.done()
-        await bench.call(0).finish()
-        await bench.settle()
+        await bench.finish(0)
         assert error_of(sent) == "none"
         assert bench.world.committed_calls == 1
 
@@ -110,11 +114,9 @@ async def test_nothing_is_acknowledged_before_its_commit() -> None:
 async def test_files_that_become_ready_during_a_call_share_the_next_one(bench: Bench) -> None:
     sent = [await bench.flush(partition, "x") for partition in (0, 1, 1, 2)]
     assert [len(call.files) for call in bench.metastore.commits] == [1]
-    await bench.call(0).finish()
-    await bench.settle()
+    await bench.finish(0)
     assert [len(call.files) for call in bench.metastore.commits] == [1, 3]
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert [error_of(task) for task in sent] == ["none"] * 4
 
 
@@ -125,13 +127,11 @@ async def test_a_slow_put_is_overtaken_by_everything_but_its_own_stream() -> Non
         await bench.store.puts[1].finish()
         await bench.store.puts[2].finish()
         await bench.settle()
-        await bench.call(0).finish()
-        await bench.settle()
+        await bench.finish(0)
         assert [task.done() for task in (slow, same, other)] == [False, False, True]
         await bench.store.puts[0].finish()
         await bench.settle()
-        await bench.call(1).finish()
-        await bench.settle()
+        await bench.finish(1)
         assert await bench.log(0) == _texts("slow", "same")
         assert [error_of(slow), error_of(same)] == ["none", "none"]
 
@@ -149,13 +149,10 @@ async def test_an_unknown_outcome_is_repeated_unchanged_and_its_stream_waits(ben
     repeated.fail(OutcomeUnknownError("connection lost again"))
     await bench.world.clock.advance(1)
     assert bench.call(2).files[0].batches[0].partition_key == bench.topic.key(1)
-    await bench.call(2).finish()
-    await bench.settle()
+    await bench.finish(2)
     assert [task.done() for task in (first, behind, other)] == [False, False, True]
-    await bench.call(3).finish()
-    await bench.settle()
-    await bench.call(4).finish()
-    await bench.settle()
+    await bench.finish(3)
+    await bench.finish(4)
     assert [bench.call(n).files == bench.call(0).files for n in range(5)] == [True, True, False, True, False]
     assert [error_of(first), error_of(behind)] == ["none", "none"]
     assert await bench.log(0) == _texts("first", "behind")
@@ -166,8 +163,7 @@ async def test_a_call_that_happens_after_its_answer_was_given_up_changes_nothing
     bench.call(0).fail(OutcomeUnknownError("connection lost"))
     behind = await bench.flush(0, "behind")
     await bench.world.clock.advance(1)
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     await bench.call(2).finish()
     await bench.call(0).happen()
     await bench.settle()
@@ -185,12 +181,10 @@ async def test_while_the_metastore_is_down_producers_wait_and_lose_nothing(bench
     bench.call(6).fail(UnavailableError("refused"))
     await bench.world.clock.advance(2.5)
     assert not any(task.done() for task in sent)
-    await bench.call(7).finish()
-    await bench.settle()
+    await bench.finish(7)
     await bench.world.clock.advance(1)
     if len(bench.metastore.commits) > 8:
-        await bench.call(8).finish()
-        await bench.settle()
+        await bench.finish(8)
     assert [error_of(task) for task in sent] == ["none", "none"]
     assert await bench.log(0) == _texts("a", "b")
 
@@ -242,16 +236,14 @@ async def test_a_poison_file_is_found_by_halving_and_hurts_only_itself() -> None
 async def test_a_fenced_agent_repeats_under_its_new_epoch(bench: Bench) -> None:
     bench.world.model.fence_agent(NODE_ID)
     sent = await bench.flush(0, "a")
-    await bench.call(0).finish()
-    await bench.settle()
+    await bench.finish(0)
     assert bench.world.fenced_calls == 1
     assert not sent.done()
     bench.world.view.broker_epoch = EPOCH + 1
     bench.world.model.register_agent(NODE_ID, EPOCH + 1)
     await bench.world.clock.advance(0.1)
     assert (bench.call(1).epoch, bench.call(1).files) == (EPOCH + 1, bench.call(0).files)
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert error_of(sent) == "none"
 
 
@@ -263,8 +255,7 @@ async def test_a_condemned_or_too_old_file_fails_for_certain_and_takes_its_strea
     behind, other = await bench.flush(0, "behind"), await bench.flush(1, "other")
     bench.call(0).answer([FileAnswer(bench.call(0).files[0].file_id, status)])
     await bench.settle()
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert [error_of(task) for task in (first, behind, other)] == [
         "kafka_storage_error",
         "kafka_storage_error",
@@ -288,11 +279,9 @@ async def test_a_batch_refused_for_its_leader_epoch_takes_along_what_waits_behin
     blocker = await bench.flush(5, "blocker")
     first = await bench.flush(0, "first")
     bench.world.model.set_leader_epoch(bench.topic.key(0) or 0, 3)
-    await bench.call(0).finish()
-    await bench.settle()
+    await bench.finish(0)
     behind = await bench.flush(0, "behind")
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert [error_of(task) for task in (blocker, first, behind)] == [
         "none",
         "not_leader_or_follower",
@@ -307,8 +296,7 @@ async def test_an_answer_that_does_not_fit_tells_nothing(bench: Bench, answers: 
     bench.call(0).answer(answers)
     await bench.world.clock.advance(1)
     assert not sent.done()
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert error_of(sent) == "none"
 
 
@@ -318,8 +306,7 @@ async def test_a_client_librarys_own_error_counts_as_unknown(bench: Bench) -> No
     bench.call(0).fail(RuntimeError("a bug"))
     await bench.world.clock.advance(1)
     assert bench.call(1).files == bench.call(0).files
-    await bench.call(1).finish()
-    await bench.settle()
+    await bench.finish(1)
     assert error_of(sent) == "none"
     assert await bench.log(0) == _texts("a")
     assert bench.world.metric("commit_failures_total", error="RuntimeError") == 1

@@ -42,8 +42,7 @@ def set_cluster_default(world: ProduceWorld, name: str, value: str) -> None:
 
 async def errors(world: ProduceWorld, batches: Sequence[bytes], topic: str = "t") -> list[str]:
     """The error of each batch, produced to partition n of the topic in one request."""
-    answers = await world.clock.run(world.produce(world.connect(), {topic: dict(enumerate(batches))}))
-    assert answers is not None
+    answers = await world.answers({topic: dict(enumerate(batches))})
     return [answers[topic, n].error for n in range(len(batches))]
 
 
@@ -113,8 +112,7 @@ async def test_what_the_cluster_says_holds_where_the_topic_says_nothing() -> Non
         set_cluster_default(world, "log.message.timestamp.before.max.ms", "10")
         assert await errors(world, [batch(11)]) == ["invalid_timestamp"]
         set_cluster_default(world, "log.message.timestamp.type", "LogAppendTime")
-        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: batch(11)}}))
-        assert answers is not None
+        answers = await world.answers({"t": {0: batch(11)}})
         assert answers["t", 0].log_append_time_ms == world.clock.wall_ms() - 100, "as it was when the batch came"
 
 

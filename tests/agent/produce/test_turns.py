@@ -66,8 +66,7 @@ async def a_group_is_repeated_as_it_was_sent() -> None:
     async with Bench() as bench:
         blocker = await bench.flush(1, "blocker")
         sent = [await bench.flush(0, text, timeout_ms=10_000_000) for text in ("a", "b", "c")]
-        await bench.call(0).finish()
-        await bench.settle()
+        await bench.finish(0)
         first = bench.metastore.commits[-1]
         assert len(first.files) == 3
         for _ in range(CALLS // 2):

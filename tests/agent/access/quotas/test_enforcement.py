@@ -89,7 +89,6 @@ async def test_a_producer_is_answered_at_once_and_then_muted(world: World) -> No
         assert gaps == [pytest.approx(0.5), pytest.approx(1.5)]
         labels = {"quota": "producer_byte_rate"}
         assert world.registry.get_sample_value("headrace_quota_throttled_total", labels) == 3
-        await client.close()
 
 
 @pytest.mark.requirement("X2")
@@ -104,7 +103,6 @@ async def test_a_consumer_pays_for_what_it_got(world: World) -> None:
         await client.send(sized(2, 100, FETCH, 4))
         await world.clock.run(client.reply())
         assert world.started[1] - world.started[0] == pytest.approx(2.0)
-        await client.close()
 
 
 async def test_other_clients_are_not_held_up(world: World) -> None:
@@ -113,7 +111,6 @@ async def test_other_clients_are_not_held_up(world: World) -> None:
         client = await server.connect()
         await client.send(*(sized(number, MIB) for number in range(3)))
         assert [await answered(world, client) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
-        await client.close()
 
 
 @pytest.mark.requirement("X2")
@@ -128,7 +125,6 @@ async def test_a_muted_client_goes_on_when_its_quota_is_raised_or_removed(world:
         assert world.started[1] - world.started[0] <= 2.0
         world.limit(server, {})
         assert world.active[-1] is None
-        await client.close()
 
 
 async def test_a_muted_client_that_leaves_is_forgotten(world: World) -> None:
@@ -168,7 +164,6 @@ async def test_time_on_the_event_loop_is_counted_and_time_of_waiting_is_not(worl
         assert struct.unpack(">i", body[:4])[0] == 0, "it was paid while the request waited"
         buckets = dict(world.enforcer.buckets())
         assert buckets[BucketKey("request_percentage", "ANONYMOUS", None)].used == pytest.approx(50.0)
-        await client.close()
 
 
 def test_agents_and_logins_have_no_quota(world: World) -> None:
