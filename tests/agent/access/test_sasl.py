@@ -35,6 +35,7 @@ from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Gate, frame, listening, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 ITERATIONS = 4096
 SECRET = "the cluster's secret for tokens"
@@ -301,14 +302,14 @@ async def test_a_wrong_nonce_is_logged_apart_from_a_wrong_password(caplog: pytes
     ],
 )
 async def test_planted_bugs_in_the_check_let_others_in(
-    world: World, bug: str, user: str, password: str, monkeypatch: pytest.MonkeyPatch
+    world: World, bug: str, user: str, password: str, patch: Patch
 ) -> None:
     """This is what the tests above would miss if the check were not there."""
     if bug == "proof":
-        monkeypatch.setattr(scram.hmac, "compare_digest", lambda a, b: True)
+        patch.replace(scram.hmac, "compare_digest", lambda a, b: True)
     else:
         known = world.credentials.user("SCRAM-SHA-256", "alice")
-        monkeypatch.setattr(world.credentials, "user", lambda mechanism, name: known._replace(principal=f"User:{name}"))
+        patch.replace(world.credentials, "user", lambda mechanism, name: known._replace(principal=f"User:{name}"))
     client = ScramClient("SCRAM-SHA-256", user, password)
     await world.handshake("SCRAM-SHA-256")
     _, first, _ = await world.authenticate(client.first())

@@ -14,6 +14,7 @@ from headrace.agent.fetch.index.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
 from headrace.metastore.api.read import FeedPage
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
+from tests.patch import Patch
 
 
 @pytest.fixture
@@ -130,9 +131,9 @@ async def test_a_consumer_at_the_end_of_one_partition_hears_of_it_within_the_int
     await hear_of_the_end(world)
 
 
-async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
     """Planted: a fetch that has enough does not follow the end of its other partitions."""
-    monkeypatch.setattr(world.service._fetch, "_follows", nullcontext)
+    patch.replace(world.service._fetch, "_follows", nullcontext)
     with pytest.raises(AssertionError):
         await hear_of_the_end(world)
 

@@ -16,6 +16,7 @@ from headrace.agent.fetch.lookup import Lookup
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.fetch_world import FetchResult, World, expected, split_sent
 from tests.agent.fetch.test_leader_epochs import ask
+from tests.patch import Patch
 
 FENCED = int(ErrorCode.fenced_leader_epoch)
 
@@ -51,8 +52,8 @@ async def test_a_waiting_fetch_does_not_move_its_reader_into_a_later_epoch(world
     await _position_stays_in_its_epoch(world)
 
 
-async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "known_part", _as_found)
+async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
+    patch.replace(handler, "known_part", _as_found)
     with pytest.raises(AssertionError, match="truncation"):
         await _position_stays_in_its_epoch(world)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -80,173 +79,183 @@ class Two:
             view.image = view.head
 
 
-@pytest.fixture
-async def two() -> AsyncIterator[Two]:
+@pytest.mark.requirement("W7")
+async def test_a_gap_after_a_move_is_waited_for_until_the_other_agent_has_stored_it() -> None:
     async with Two() as two:
-        yield two
+        assert [await two.send(sequence, agent=0) for sequence in (0, 1)] == ["none"] * 2
+        assert [await two.send(sequence, agent=1) for sequence in (4, 3, 5)] == [RETRIABLE] * 3
+        assert await two.send(2, agent=0) == "none"
+        assert [await two.send(sequence, agent=1) for sequence in (3, 4, 5)] == ["none"] * 3
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_after_a_move_is_waited_for_until_the_other_agent_has_stored_it(two: Two) -> None:
-    assert [await two.send(sequence, agent=0) for sequence in (0, 1)] == ["none"] * 2
-    assert [await two.send(sequence, agent=1) for sequence in (4, 3, 5)] == [RETRIABLE] * 3
-    assert await two.send(2, agent=0) == "none"
-    assert [await two.send(sequence, agent=1) for sequence in (3, 4, 5)] == ["none"] * 3
+async def test_the_first_batches_of_a_producer_may_be_elsewhere_too() -> None:
+    async with Two() as two:
+        assert await two.send(1, agent=1) == RETRIABLE
+        assert [await two.send(sequence, agent=0) for sequence in (0, 1)] == ["none"] * 2
 
 
 @pytest.mark.requirement("W7")
-async def test_the_first_batches_of_a_producer_may_be_elsewhere_too(two: Two) -> None:
-    assert await two.send(1, agent=1) == RETRIABLE
-    assert [await two.send(sequence, agent=0) for sequence in (0, 1)] == ["none"] * 2
+async def test_a_gap_behind_a_batch_that_came_by_the_same_connection_is_final() -> None:
+    async with Two() as two:
+        assert [await two.send(sequence) for sequence in (0, 1, 5)] == ["none", "none", FINAL]
+        assert await two.send(3) == FINAL
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_behind_a_batch_that_came_by_the_same_connection_is_final(two: Two) -> None:
-    assert [await two.send(sequence) for sequence in (0, 1, 5)] == ["none", "none", FINAL]
-    assert await two.send(3) == FINAL
-
-
-@pytest.mark.requirement("W7")
-async def test_a_gap_on_another_connection_to_the_same_agent_is_waited_for(two: Two) -> None:
+async def test_a_gap_on_another_connection_to_the_same_agent_is_waited_for() -> None:
     """It was connected to another agent meanwhile, behind one address."""
-    assert await two.send(0) == "none"
-    assert await two.send(3, client=two.worlds[0].connect()) == RETRIABLE
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        assert await two.send(3, client=two.worlds[0].connect()) == RETRIABLE
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_on_the_same_connection_is_waited_for_after_the_agents_changed(two: Two) -> None:
+async def test_a_gap_on_the_same_connection_is_waited_for_after_the_agents_changed() -> None:
     """The leader may have been another agent meanwhile."""
-    assert await two.send(0) == "none"
-    two.agents_change()
-    assert await two.send(3) == RETRIABLE
-    assert [await two.send(sequence) for sequence in (1, 2, 3)] == ["none"] * 3
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(7) == FINAL
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        two.agents_change()
+        assert await two.send(3) == RETRIABLE
+        assert [await two.send(sequence) for sequence in (1, 2, 3)] == ["none"] * 3
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(7) == FINAL
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for(two: Two) -> None:
+async def test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for() -> None:
     """What was sent before it, through another agent, may not have its answer yet."""
-    assert await two.send(0, agent=0) == "none"
-    assert [await two.send(sequence, agent=1) for sequence in (1, 3)] == ["none", RETRIABLE]
-    assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
-    assert await two.send(4, agent=1) == "none"
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(9, agent=1) == FINAL
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert [await two.send(sequence, agent=1) for sequence in (1, 3)] == ["none", RETRIABLE]
+        assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
+        assert await two.send(4, agent=1) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(9, agent=1) == FINAL
 
 
 @pytest.mark.requirement("W7")
-async def test_an_earlier_batch_that_comes_by_this_connection_does_not_end_the_wait(two: Two) -> None:
-    assert await two.send(0, agent=0) == "none"
-    assert await two.send(4, agent=1) == RETRIABLE
-    assert [await two.send(sequence, agent=1) for sequence in (1, 4)] == ["none", RETRIABLE]
-    assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
-    assert await two.send(4, agent=1) == "none"
+async def test_an_earlier_batch_that_comes_by_this_connection_does_not_end_the_wait() -> None:
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert await two.send(4, agent=1) == RETRIABLE
+        assert [await two.send(sequence, agent=1) for sequence in (1, 4)] == ["none", RETRIABLE]
+        assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
+        assert await two.send(4, agent=1) == "none"
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_that_stays_is_final_after_the_request_timeout_of_clients(two: Two) -> None:
-    assert await two.send(0, agent=0) == "none"
-    assert await two.send(3, agent=1) == RETRIABLE
-    await two.wait(ELSEWHERE_SECONDS / 2)
-    assert [await two.send(sequence, agent=1) for sequence in (3, 4)] == [RETRIABLE] * 2
-    await two.wait(ELSEWHERE_SECONDS / 2)
-    for _ in range(3):
-        assert [await two.send(sequence, agent=1) for sequence in (3, 4, 9)] == [FINAL] * 3
-        await two.wait(20)
+async def test_a_gap_that_stays_is_final_after_the_request_timeout_of_clients() -> None:
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert await two.send(3, agent=1) == RETRIABLE
+        await two.wait(ELSEWHERE_SECONDS / 2)
+        assert [await two.send(sequence, agent=1) for sequence in (3, 4)] == [RETRIABLE] * 2
+        await two.wait(ELSEWHERE_SECONDS / 2)
+        for _ in range(3):
+            assert [await two.send(sequence, agent=1) for sequence in (3, 4, 9)] == [FINAL] * 3
+            await two.wait(20)
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_is_waited_for_if_another_agent_stored_something_since(two: Two) -> None:
+async def test_a_gap_is_waited_for_if_another_agent_stored_something_since() -> None:
     """The leader was another agent for a minute. This one has seen no move, and the connection to it stayed open."""
-    assert await two.send(0, agent=0) == "none"
-    await two.wait(ELSEWHERE_SECONDS + 1)
-    assert await two.send(1, agent=0) == "none"
-    for sequence in range(2, 10):
-        assert await two.send(sequence, agent=1) == "none"
-        await two.wait(7)
-    assert await two.send(11, agent=0) == RETRIABLE
-    assert await two.send(10, agent=1) == "none"
-    assert await two.send(11, agent=0) == "none"
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(13, agent=0) == FINAL
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS + 1)
+        assert await two.send(1, agent=0) == "none"
+        for sequence in range(2, 10):
+            assert await two.send(sequence, agent=1) == "none"
+            await two.wait(7)
+        assert await two.send(11, agent=0) == RETRIABLE
+        assert await two.send(10, agent=1) == "none"
+        assert await two.send(11, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(13, agent=0) == FINAL
 
 
 @pytest.mark.requirement("W7")
-async def test_what_came_elsewhere_meanwhile_begins_the_time_again(two: Two) -> None:
+async def test_what_came_elsewhere_meanwhile_begins_the_time_again() -> None:
     """The metastore has as much as came here again, but the client was sent to another agent a moment ago."""
-    assert [await two.send(0, agent=0), await two.send(1, agent=1), await two.send(2, agent=0)] == ["none"] * 3
-    assert await two.send(4, agent=0) == RETRIABLE
-    assert [await two.send(3, agent=1), await two.send(4, agent=0)] == ["none"] * 2
+    async with Two() as two:
+        assert [await two.send(0, agent=0), await two.send(1, agent=1), await two.send(2, agent=0)] == ["none"] * 3
+        assert await two.send(4, agent=0) == RETRIABLE
+        assert [await two.send(3, agent=1), await two.send(4, agent=0)] == ["none"] * 2
 
 
 @pytest.mark.requirement("W7")
-async def test_the_connection_over_which_the_id_was_given_out_is_no_exception_to_that(two: Two) -> None:
-    assert [await two.send(0, agent=0), await two.send(1, agent=1)] == ["none"] * 2
-    assert await two.send(3, agent=0) == RETRIABLE
-    assert [await two.send(2, agent=1), await two.send(3, agent=0)] == ["none"] * 2
+async def test_the_connection_over_which_the_id_was_given_out_is_no_exception_to_that() -> None:
+    async with Two() as two:
+        assert [await two.send(0, agent=0), await two.send(1, agent=1)] == ["none"] * 2
+        assert await two.send(3, agent=0) == RETRIABLE
+        assert [await two.send(2, agent=1), await two.send(3, agent=0)] == ["none"] * 2
 
 
 @pytest.mark.requirement("W7")
 @pytest.mark.parametrize("seconds", [0, ELSEWHERE_SECONDS + 1])
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_gap_is_waited_for_after_the_leader_moved_there_and_back(two: Two, seconds: float, known: bool) -> None:
+async def test_a_gap_is_waited_for_after_the_leader_moved_there_and_back(seconds: float, known: bool) -> None:
     """Batch 2 is on its way through the other agent, which has stored nothing. If the agent does not know of the move
     yet, the metadata log's end in the commit's answer shows that it may lack one."""
-    assert await two.send(0) == "none"
-    await two.wait(seconds)
-    assert await two.send(1) == "none"
-    two.leader_moves(known=known)
-    await two.wait(ELSEWHERE_SECONDS + 1)  # a client learns of the way back late: nothing sent it away until then
-    assert await two.send(3) == RETRIABLE
-    assert [await two.send(2, agent=1), await two.send(3)] == ["none"] * 2
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        await two.wait(seconds)
+        assert await two.send(1) == "none"
+        two.leader_moves(known=known)
+        await two.wait(ELSEWHERE_SECONDS + 1)  # a client learns of the way back late: nothing sent it away until then
+        assert await two.send(3) == RETRIABLE
+        assert [await two.send(2, agent=1), await two.send(3)] == ["none"] * 2
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_is_final_once_batches_came_without_a_move_for_long_enough(two: Two) -> None:
-    assert await two.send(0) == "none"
-    two.leader_moves()
-    assert await two.send(1) == "none"
-    await two.wait(ELSEWHERE_SECONDS)
-    assert [await two.send(2), await two.send(4)] == ["none", FINAL]
+async def test_a_gap_is_final_once_batches_came_without_a_move_for_long_enough() -> None:
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        two.leader_moves()
+        assert await two.send(1) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert [await two.send(2), await two.send(4)] == ["none", FINAL]
 
 
 @pytest.mark.requirement("W7")
-async def test_a_gap_that_was_closed_through_another_agent_does_not_make_the_next_one_final(two: Two) -> None:
-    assert await two.send(0, agent=0) == "none"
-    assert await two.send(2, agent=1) == RETRIABLE
-    assert [await two.send(sequence, agent=0) for sequence in (1, 2, 3)] == ["none"] * 3
-    await two.wait(ELSEWHERE_SECONDS + 10)
-    assert await two.send(5, agent=1, client=two.worlds[1].connect()) == RETRIABLE
-    assert await two.send(4, agent=0) == "none"
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(6, agent=1) == RETRIABLE, "another batch is missing than before"
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(6, agent=1) == FINAL
+async def test_a_gap_that_was_closed_through_another_agent_does_not_make_the_next_one_final() -> None:
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert await two.send(2, agent=1) == RETRIABLE
+        assert [await two.send(sequence, agent=0) for sequence in (1, 2, 3)] == ["none"] * 3
+        await two.wait(ELSEWHERE_SECONDS + 10)
+        assert await two.send(5, agent=1, client=two.worlds[1].connect()) == RETRIABLE
+        assert await two.send(4, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(6, agent=1) == RETRIABLE, "another batch is missing than before"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(6, agent=1) == FINAL
 
 
 @pytest.mark.requirement("W7")
-async def test_the_expected_sequence_is_not_in_a_clients_answer(two: Two) -> None:
+async def test_the_expected_sequence_is_not_in_a_clients_answer() -> None:
     """A commit's answer says it to the agent."""
-    world = two.worlds[0]
-    assert await two.send(0) == "none"
-    batch = plain_batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=5)
-    sent = asyncio.create_task(world.produce(two.clients[0], {"t": {0: batch}}))
-    await world.clock.advance(0.1)
-    ((_, answer),) = (sent.result() or {}).items()
-    assert (answer.error, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset) == (
-        *(FINAL, -1, -1),
-        -1,
-    )
-    assert answer.message == f"refused at commit: out_of_order producer_id={PRODUCER} sequence=5"
+    async with Two() as two:
+        world = two.worlds[0]
+        assert await two.send(0) == "none"
+        batch = plain_batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=5)
+        sent = asyncio.create_task(world.produce(two.clients[0], {"t": {0: batch}}))
+        await world.clock.advance(0.1)
+        ((_, answer),) = (sent.result() or {}).items()
+        assert (answer.error, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset) == (
+            *(FINAL, -1, -1),
+            -1,
+        )
+        assert answer.message == f"refused at commit: out_of_order producer_id={PRODUCER} sequence=5"
 
 
 @pytest.mark.requirement("W7")
-async def test_another_producer_is_waited_for_by_itself(two: Two) -> None:
-    assert await two.send(3, agent=1) == RETRIABLE
-    await two.wait(ELSEWHERE_SECONDS)
-    assert await two.send(3, agent=1) == FINAL
-    assert await two.send(3, agent=1, producer_id=78) == RETRIABLE
+async def test_another_producer_is_waited_for_by_itself() -> None:
+    async with Two() as two:
+        assert await two.send(3, agent=1) == RETRIABLE
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(3, agent=1) == FINAL
+        assert await two.send(3, agent=1, producer_id=78) == RETRIABLE
 
 
 class TestGaps:

@@ -16,23 +16,25 @@ from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 BATCH = plain_batch(1)
 
 
 @pytest.mark.requirement("W2")
-async def test_a_buffer_is_flushed_100_ms_after_its_first_batch(world: ProduceWorld) -> None:
-    world.create_topic("t")
-    first = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-    await world.clock.advance(0.09)
-    second = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-    await world.clock.advance(0.009)
-    assert not first.done()
-    await world.clock.advance(0.001)
-    assert first.done()
-    assert second.done()
-    assert [trace.batch_count for trace in world.traces] == [2]
+async def test_a_buffer_is_flushed_100_ms_after_its_first_batch() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("t")
+        first = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+        await world.clock.advance(0.09)
+        second = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+        await world.clock.advance(0.009)
+        assert not first.done()
+        await world.clock.advance(0.001)
+        assert first.done()
+        assert second.done()
+        assert [trace.batch_count for trace in world.traces] == [2]
 
 
 async def test_a_connection_keeps_its_order_with_many_requests_in_flight() -> None:
@@ -199,9 +201,9 @@ async def test_without_acks_all_a_record_is_stored_once_with_any_timeout() -> No
     assert [await _copies(random.Random(seed)) for seed in range(12)] == [1] * 12
 
 
-async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(patch: Patch) -> None:
     """A planted bug: the client's timeout applies to acks=0 and acks=1 too."""
-    monkeypatch.setattr(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
+    patch.replace(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
     assert max([await _copies(random.Random(seed)) for seed in range(3)]) > 1
 
 

@@ -33,31 +33,32 @@ async def _flush(world: ProduceWorld) -> None:
 
 
 @pytest.mark.requirement("W2", "W6")
-async def test_batches_of_many_clients_and_partitions_become_one_sorted_file(world: ProduceWorld) -> None:
-    second, first = world.create_topic("b", 2), world.create_topic("a", 2)
-    assert second.topic_id < first.topic_id
-    clients = [world.connect() for _ in range(3)]
-    sent = [
-        asyncio.create_task(world.produce(client, {name: {1: _batch(f"{n}"), 0: _batch(f"{n}")}}))
-        for n, client in enumerate(clients)
-        for name in ("a", "b")
-    ]
-    await world.clock.run(asyncio.wait(sent))
-    (info,) = [info async for info in world.bucket.list_objects()]
-    footer = decode_footer(await world.bucket.get(info.key), info.size)
-    assert [(entry.topic_id, entry.partition_index, entry.batch_count) for entry in footer.partitions] == [
-        (second.topic_id, 0, 3),
-        (second.topic_id, 1, 3),
-        (first.topic_id, 0, 3),
-        (first.topic_id, 1, 3),
-    ]
-    for topic in (first, second):
-        for index in range(2):
-            log = await world.log_of(topic.key(index) or 0)
-            assert [stored.data for stored in log] == [_batch(f"{n}") for n in range(3)]
-    assert world.flushed == [file_id_of(info.key)]
-    assert born_ms(world.flushed[0]) == world.clock.wall_ms()
-    assert world.metric("flushes_total", reason="linger") == 1
+async def test_batches_of_many_clients_and_partitions_become_one_sorted_file() -> None:
+    async with ProduceWorld() as world:
+        second, first = world.create_topic("b", 2), world.create_topic("a", 2)
+        assert second.topic_id < first.topic_id
+        clients = [world.connect() for _ in range(3)]
+        sent = [
+            asyncio.create_task(world.produce(client, {name: {1: _batch(f"{n}"), 0: _batch(f"{n}")}}))
+            for n, client in enumerate(clients)
+            for name in ("a", "b")
+        ]
+        await world.clock.run(asyncio.wait(sent))
+        (info,) = [info async for info in world.bucket.list_objects()]
+        footer = decode_footer(await world.bucket.get(info.key), info.size)
+        assert [(entry.topic_id, entry.partition_index, entry.batch_count) for entry in footer.partitions] == [
+            (second.topic_id, 0, 3),
+            (second.topic_id, 1, 3),
+            (first.topic_id, 0, 3),
+            (first.topic_id, 1, 3),
+        ]
+        for topic in (first, second):
+            for index in range(2):
+                log = await world.log_of(topic.key(index) or 0)
+                assert [stored.data for stored in log] == [_batch(f"{n}") for n in range(3)]
+        assert world.flushed == [file_id_of(info.key)]
+        assert born_ms(world.flushed[0]) == world.clock.wall_ms()
+        assert world.metric("flushes_total", reason="linger") == 1
 
 
 @pytest.mark.requirement("W4")

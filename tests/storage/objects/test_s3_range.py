@@ -18,6 +18,7 @@ from headrace.storage.objects.s3_range import HEAD_BYTES_MAX, LARGE_BYTES, PARTI
 from headrace.storage.objects.s3_signing import S3Keys, quoted, signed_get
 from headrace.storage.objects.store import ByteRange
 from tests.fixtures_s3 import aws_credentials, s3_at, s3_on
+from tests.patch import Patch
 from tests.scripted_http import Exchange, ScriptedServer, Step, never_answer, refusing
 
 __all__ = ["aws_credentials"]
@@ -277,9 +278,9 @@ def test_the_first_line_decides(line: str, status: int) -> None:
     assert judge_head(head.encode(), ByteRange(5, 10)) == status
 
 
-async def test_a_bug_that_takes_a_part_for_the_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_that_takes_a_part_for_the_range_is_caught(patch: Patch) -> None:
     """A planted bug: Content-Range is not looked at."""
-    monkeypatch.setattr(s3_range, "judge_head", lambda head, wanted: int(head.split()[1]))
+    patch.replace(s3_range, "judge_head", lambda head, wanted: int(head.split()[1]))
     proof: Callable[[Step], Awaitable[None]] = test_any_other_answer_is_left_to_aioboto3
     with pytest.raises(AssertionError):
         await proof(answering(206, {"Content-Range": f"bytes 1001-{1_000 + LARGE_BYTES}/2000000"}))

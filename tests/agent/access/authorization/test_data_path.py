@@ -23,6 +23,7 @@ from tests.agent.access.acls import a_grant
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import World
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 DENIED = ErrorCode.topic_authorization_failed
@@ -71,14 +72,14 @@ async def test_a_batch_is_stored_if_and_only_if_its_topic_may_be_written(seed: i
     await write_run(seed)
 
 
-async def test_the_run_finds_a_decision_that_is_kept_after_its_acl(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_run_finds_a_decision_that_is_kept_after_its_acl(patch: Patch) -> None:
     kept: dict[ClientConnection, Access] = {}
     found = Authorizer.access
 
     def access(self: Authorizer, connection: ClientConnection) -> Access:
         return kept.setdefault(connection, found(self, connection))
 
-    monkeypatch.setattr(Authorizer, "access", access)
+    patch.replace(Authorizer, "access", access)
     with pytest.raises(Violation):
         await write_run(0)
 
@@ -112,8 +113,8 @@ async def test_a_waiting_fetch_is_judged_again_before_its_reply(*, by_id: bool) 
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-async def test_the_run_finds_a_fetch_that_is_judged_once(monkeypatch: pytest.MonkeyPatch, *, by_id: bool) -> None:
-    monkeypatch.setattr(AllowedTopics, "checked", lambda self, request, replies: replies)
+async def test_the_run_finds_a_fetch_that_is_judged_once(patch: Patch, *, by_id: bool) -> None:
+    patch.replace(AllowedTopics, "checked", lambda self, request, replies: replies)
     with pytest.raises(Violation):
         await read_run(by_id=by_id)
 

@@ -17,6 +17,7 @@ from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from tests.agent.access.acls import a_grant
 from tests.agent.access.authorization.test_data_path import Violation, set_acls
 from tests.agent.fetch.share.test_share_requests import Sharing, _parts
+from tests.patch import Patch
 
 DENIED = ErrorCode.topic_authorization_failed
 NO_PARTITION = 7
@@ -84,7 +85,7 @@ async def test_a_grant_that_goes_during_the_turn_counts_for_its_answer() -> None
     await read_run()
 
 
-async def test_the_run_finds_a_verdict_that_is_kept_during_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AllowedTopics, "codes", lambda self, request, topics: {})
+async def test_the_run_finds_a_verdict_that_is_kept_during_the_turn(patch: Patch) -> None:
+    patch.replace(AllowedTopics, "codes", lambda self, request, topics: {})
     with pytest.raises(Violation):
         await read_run()

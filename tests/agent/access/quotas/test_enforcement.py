@@ -27,6 +27,7 @@ from tests.agent.access.quotas.test_limits import entity
 from tests.agent.client_calls import a_request
 from tests.agent.listener.listener_client import Client, Listening, frame, limits, listening, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 MIB = 1024 * 1024
 PRODUCE, FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
@@ -141,9 +142,9 @@ async def test_a_muted_client_that_leaves_is_forgotten(world: World) -> None:
 
 
 @pytest.mark.requirement("X2")
-async def test_a_connection_that_is_never_muted_would_be_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_never_muted_would_be_found(world: World, patch: Patch) -> None:
     """A planted bug."""
-    monkeypatch.setattr(Muting, "begin", lambda self, use, seconds: None)
+    patch.replace(Muting, "begin", lambda self, use, seconds: None)
     with pytest.raises(AssertionError):
         await test_a_producer_is_answered_at_once_and_then_muted(world)
 
