@@ -155,7 +155,7 @@ class FailoverWorld:
 
     def _an_agent(self, host: Host, node_id: int) -> Coordinating:
         api = host.wire(self.cluster_api)
-        own = {"session_ms": SESSION_TIMEOUT_MS, "port": 9000 + node_id, "clock": host}
+        own: dict[str, Any] = {"session_ms": SESSION_TIMEOUT_MS, "port": 9000 + node_id, "clock": host}
         cluster = an_agent(api, node_id, seed=node_id, **own)
         return Coordinating(cluster, cast(GroupOffsetApi, host.wire(self.groups)), host, node_id)
 

@@ -49,6 +49,6 @@ def an_agent(api: Any, node_id: int | None = 1, rack: str | None = None, seed: i
 def an_agent_on(metastore: PostgresMetastore, node_id: int | None, seed: int) -> Cluster:
     """An agent on a real metastore."""
     follower = MetadataFollower(metastore)
-    own = {"clock": SystemClock(), "rng": random.Random(seed), "port": 9000 + seed}
+    own: dict[str, Any] = {"clock": SystemClock(), "rng": random.Random(seed), "port": 9000 + seed}
     membership = a_membership(metastore, node_id, "a", follower=follower, **own)
     return Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)
