@@ -29,8 +29,6 @@ from tests.planted import PlantedBugs, Trial
 SESSION, LEASE = "broker.session.timeout.ms", "controller.lease.ms"
 STEPS = 120
 SEEDS = range(12)
-CAUGHT_WITHIN = 20
-"""Seeds, for a planted bug."""
 
 
 class World:

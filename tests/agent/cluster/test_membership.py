@@ -309,7 +309,7 @@ async def test_a_controlled_shutdown_does_not_wait_for_the_silent(api: FakeClust
     await leaving.stop()
 
 
-async def test_the_only_agent_may_go_at_once(cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock) -> None:
+async def test_the_only_agent_may_go_at_once(cluster: Cluster, fake_clock: ManualClock) -> None:
     began = fake_clock.monotonic()
     assert await fake_clock.run(cluster.membership.controlled_shutdown())
     assert fake_clock.monotonic() == began

@@ -337,7 +337,7 @@ async def test_failed_and_damaged_loads_are_read_again_and_never_delivered(seed:
     await _read_all(world, service, patient=True)
 
 
-async def test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_bytes_that_were_read_ahead_are_forgotten() -> None:
     world, service = await _world(1, 2, 180)
     get, damaged = FaultyStore.get, 0
 
@@ -354,11 +354,11 @@ async def test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch: pyt
     assert damaged == 1
 
 
-async def test_a_bug_that_keeps_damaged_bytes_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
+async def test_a_bug_that_keeps_damaged_bytes_is_caught(patch: Patch) -> None:
     """A planted bug: only the cache of recent data forgets."""
     patch.replace(RangeReader, "forget", lambda self, file_id: self._cache.forget(file_id))
     with pytest.raises((AssertionError, KeyError)):
-        await test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch)
+        await test_damaged_bytes_that_were_read_ahead_are_forgotten()
 
 
 async def test_a_bug_that_joins_the_wrong_load_is_caught(patch: Patch) -> None:

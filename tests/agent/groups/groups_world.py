@@ -29,8 +29,6 @@ from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
 
-JOIN_VERSIONS = range(10)
-
 
 class Coordinating:
     """One agent with its group handlers."""

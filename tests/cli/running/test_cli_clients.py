@@ -58,7 +58,7 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "topic does not exist" in run("topics", "describe", "life", status=1)
 
 
-def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_doubles(run: Run, server: DevServer) -> None:
     run("topics", "create", "twice", "--partitions", "2")
     told(lambda: run("topics", "list"), lambda rows: "twice" in {row["topic"] for row in rows})
     KafkaClients(server.bootstrap).commit("assigns", confluent_kafka.TopicPartition("twice", 0, 0))

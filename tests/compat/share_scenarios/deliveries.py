@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from tests.compat.share_scenarios.member import Acknowledgement, accept, release
+from tests.compat.share_scenarios.member import Acknowledgement, RawMember, accept, release
 from tests.compat.share_scenarios.scene import Row, Scene
 
 LIMIT = "3"
@@ -21,20 +21,22 @@ def poison_batch(scene: Scene) -> Iterator[Row]:
     scene.produce(20)
     with scene.joined() as member:
         member.max_records = 20
-        for number in range(1, 9):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+        yield from _released(member, 8)
 
 
 def poison_by_record_limit(scene: Scene) -> Iterator[Row]:
     """The same in the other acquire mode."""
     scene.produce(20)
     with scene.joined(record_limit=8) as member:
-        for number in range(1, 9):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+        yield from _released(member, 8)
+
+
+def _released(member: RawMember, times: int) -> Iterator[Row]:
+    """Acquire and release all that comes, so many times."""
+    for number in range(1, times + 1):
+        shown = member.acquire()
+        yield f"delivery {number}", shown
+        member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
 
 
 def acquired_ranges(shown: str) -> list[tuple[int, int]]:
@@ -47,10 +49,7 @@ def releases_until_the_limit(scene: Scene) -> Iterator[Row]:
     scene.configure(share_delivery_count_limit=LIMIT)
     scene.produce(3)
     with scene.joined() as member:
-        for number in range(1, 6):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+        yield from _released(member, 5)
         yield "fetch after all are used up", member.fetch()
         yield "described", scene.described()
 
