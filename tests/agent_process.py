@@ -25,12 +25,15 @@ SECONDS_MAX = 300
 """Far beyond what anything here takes, even on a machine that stalls for a while."""
 
 
-def format_storage(settings: Mapping[str, object]) -> None:
-    """Do the same as an operator would, on the migrated database: keep its cluster id."""
+def format_storage(settings: Mapping[str, object], *more: str) -> list[str]:
+    """Do the same as an operator would, on the migrated database: keep its cluster id. Returns the settings as flags;
+    `more`: flags of `headrace storage format` alone.
+    """
     flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
     cluster_id = formatted_cluster_id(str(settings["metastore.url"]))
     assert cluster_id is not None
-    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
+    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags, *more]) == 0
+    return flags
 
 
 class Forked:

@@ -13,10 +13,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aioboto3
 import boto3
@@ -29,6 +30,7 @@ from headrace.storage.objects.s3_client import S3Options
 from load.self_signed import write_certificate
 from tests.loopback_names import sitecustomize
 from tests.loopback_names.sitecustomize import DOMAIN
+from tests.scripted_http import ScriptedServer
 from tests.tools import VERSITYGW, why_missing
 
 BUCKET = "headrace-contract"
@@ -183,6 +185,16 @@ def _create_bucket(url: str, bucket: str = BUCKET, region: str = "us-east-1", ce
         client.create_bucket(Bucket=bucket)
     else:
         client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
+
+
+@asynccontextmanager
+async def s3_on(server: ScriptedServer, **options: Any) -> AsyncIterator[S3Store]:
+    """The same on a scripted server, closed at the end of the block."""
+    store = s3_at(server.url, **options)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def s3_at(url: str, *, request_timeout_s: float = 10.0, max_connections: int = 64) -> S3Store:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Literal
 
 import psycopg
+import pytest
 
 from headrace.cli.storage import format_bucket
 from headrace.config.cluster_values import proposed
@@ -87,3 +89,17 @@ class ForkedCluster(DevServer):
     def _run(self, sql: str) -> None:
         with psycopg.connect(self._server.url(), autocommit=True) as connection:
             connection.execute(sql)
+
+
+def shared_cluster(
+    *, scope: Literal["module", "package"] = "module", agents: int = 1, settings: Mapping[str, object] | None = None
+) -> Any:
+    """A fixture with the name that it is assigned to: a cluster for all tests of a module or package that take it."""
+
+    @pytest.fixture(scope=scope)
+    def cluster(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+        folder = tmp_path_factory.mktemp("cluster")
+        with ForkedCluster(postgres_server, folder, agents=agents, settings=settings) as running:
+            yield running
+
+    return cluster

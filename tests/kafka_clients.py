@@ -45,15 +45,32 @@ class KafkaClients:
                 assert producer.flush(SECONDS_MAX) == 0
         assert (producer.flush(SECONDS_MAX), failures) == (0, [])
 
+    def refusal(self, topic: str, value: bytes) -> str:
+        """Write a record that is refused; the name of the error."""
+        refused: list[KafkaError | None] = []
+        producer = Producer(self.settings)
+        producer.produce(topic, value, on_delivery=lambda error, _: refused.append(error))
+        assert producer.flush(SECONDS_MAX) == 0
+        (error,) = refused
+        assert error is not None
+        return error.name()
+
     def read(self, topic: str, count: int, partitions: int = 1) -> list[Message]:
         """Return the first `count` records that come, read from the beginning of each partition."""
-        with self._consumer({"enable.auto.commit": False}) as consumer:
+        with self.consumer({"enable.auto.commit": False}) as consumer:
             consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
             return read(consumer, count, SECONDS_MAX)
 
+    def read_partition(self, topic: str, partition: int, first: int = 0) -> list[Message]:
+        """Return the records of one partition from an offset on; each offset up to the high watermark has one."""
+        with self.consumer({"enable.auto.commit": False}) as consumer:
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), SECONDS_MAX)
+            consumer.assign([TopicPartition(topic, partition, first)])
+            return read(consumer, end - first, SECONDS_MAX)
+
     def read_in_group(self, topic: str, count: int, group: str) -> list[Message]:
         """Return the first `count` records that the only member of a new group gets."""
-        with self._consumer({"group.id": group}) as consumer:
+        with self.consumer({"group.id": group}) as consumer:
             consumer.subscribe([topic])
             return read(consumer, count, SECONDS_MAX)
 
@@ -61,7 +78,7 @@ class KafkaClients:
         """Return all records that there are."""
         found: list[Message] = []
         ended: set[int | None] = set()
-        with self._consumer({"enable.auto.commit": False, "enable.partition.eof": True}) as consumer:
+        with self.consumer({"enable.auto.commit": False, "enable.partition.eof": True}) as consumer:
             consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
             while len(ended) < partitions:
                 message = consumer.poll(SECONDS_MAX)
@@ -75,8 +92,14 @@ class KafkaClients:
                     assert passes(error), error
         return found
 
+    def commit(self, group: str, *offsets: TopicPartition) -> None:
+        """Commit offsets as a consumer that has stopped."""
+        with self.consumer({"group.id": group}) as consumer:
+            consumer.commit(offsets=[*offsets], asynchronous=False)
+
     @contextlib.contextmanager
-    def _consumer(self, more: Mapping[str, Any]) -> Iterator[Consumer]:
+    def consumer(self, more: Mapping[str, Any]) -> Iterator[Consumer]:
+        """A consumer with `more` settings, closed at the end of the block."""
         consumer = Consumer({"group.id": "reader", "auto.offset.reset": "earliest", **self.settings, **more})
         try:
             yield consumer

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from headrace.cli.main import main
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.cli.command_lines import Run, json_runner
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 
-
-def two_agents(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> DevServer:
-    """Return a cluster to start."""
-    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
-    return ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings)
-
-
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with two_agents(postgres_server, tmp_path_factory) as running:
-        yield running
+SETTINGS = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
+server = shared_cluster(agents=2, settings=SETTINGS)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka
 import kafka
 import pytest
 
@@ -28,18 +27,14 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.confluent_records import read
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 from tests.kafka_clients import KafkaClients
 
 
 @pytest.fixture
 def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
     places = {"metastore.url": metastore_url, "bucket": tmp_path.as_uri()}
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
-    flags = [part for name, value in places.items() for part in (f"--{name.replace('.', '-')}", value)]
-    assert main(["storage", "format", "-g", "-t", cluster_id, *flags]) == 0
+    format_storage(places)
     with AgentUnderTest({**places, "log.level": "warning"}) as agent:
         KafkaClients(agent.kafka).create("orders", 3)
         yield agent
@@ -120,12 +115,8 @@ async def _truncate(metastore_url: str) -> None:
 
 
 def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: AgentUnderTest) -> None:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": agent.kafka, "group.id": "readers"})
-    consumer.assign([confluent_kafka.TopicPartition("__cluster_metadata", 0, 0)])
-    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("__cluster_metadata", 0), SECONDS_MAX)
-    messages = read(consumer, end, SECONDS_MAX)
-    consumer.close()
-    assert [(m.key(), m.offset()) for m in messages] == [(None, n) for n in range(end)]
+    messages = KafkaClients(agent.kafka).read_partition("__cluster_metadata", 0)
+    assert [(m.key(), m.offset()) for m in messages] == [(None, n) for n in range(len(messages))]
     image = apply(MetadataImage(), [bytes(m.value()) for m in messages])
     assert list(image.topics_by_name) == ["orders"]
 
@@ -133,16 +124,11 @@ def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: Agent
     partition = kafka.TopicPartition("__cluster_metadata", 0)
     other.assign([partition])
     other.seek(partition, 0)
-    values = [next(other).value for _ in range(end)]
+    values = [next(other).value for _ in messages]
     other.close()
-    assert values == [bytes(m.value()) for m in messages[:end]]
+    assert values == [bytes(m.value()) for m in messages]
 
-    refusals: list[object] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
-    producer.produce("__cluster_metadata", b"x", on_delivery=lambda error, message: refusals.append(error))
-    assert producer.flush(SECONDS_MAX) == 0
-    assert isinstance(refusals[0], confluent_kafka.KafkaError)
-    assert refusals[0].name() == "TOPIC_EXCEPTION"
+    assert KafkaClients(agent.kafka).refusal("__cluster_metadata", b"x") == "TOPIC_EXCEPTION"
 
 
 @pytest.mark.parametrize("text", ["", "host:", "host:x", "host:99999", ":1", "a:1,,b:2"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,7 +17,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 
 
 @pytest.fixture
-def url(postgres_server: EmbeddedPostgres, tmp_path: Path) -> str:
+def url(postgres_server: EmbeddedPostgres) -> str:
     name = f"growing_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())

@@ -13,11 +13,9 @@ from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from headrace.cli.client.transport import ask, client_config
-from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
-from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import HeadraceError
-from tests.agent_process import SECONDS_MAX, running_agent
+from tests.agent_process import SECONDS_MAX, format_storage, running_agent
 
 pytestmark = [pytest.mark.requirement("X2")]
 
@@ -26,12 +24,9 @@ pytestmark = [pytest.mark.requirement("X2")]
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
     """Return the flags of a cluster with the user `ops`."""
     (tmp_path / "password").write_text("open sesame")
-    places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
     user = f"SCRAM-SHA-256=[name=ops,password-file={tmp_path / 'password'}]"
-    assert main(["storage", "format", "-g", "-t", cluster_id, *places, "--add-scram", user]) == 0
-    return [*places, "--http-port", "0", "--log-level", "warning"]
+    places = {"metastore.url": metastore_url, "bucket": tmp_path.as_uri()}
+    return [*format_storage(places, "--add-scram", user), "--http-port", "0", "--log-level", "warning"]
 
 
 def _asked(address: str, directory: Path, mechanism: str = "", password: str = "open sesame") -> ErrorCode:

@@ -24,6 +24,7 @@ from headrace.cli.process.log_format import OneLineFormatter
 from headrace.cli.process.readiness import Part
 from headrace.storage.errors import InvalidError
 from tests.agent.listener.listener_client import until
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")
 MOST = 4
@@ -112,7 +113,7 @@ async def test_half_a_request_is_closed_at_its_deadline(part: bytes, monkeypatch
         writer.close()
 
 
-async def test_the_planted_bug_waits_for_the_head_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_planted_bug_waits_for_the_head_only(patch: Patch) -> None:
     """A client took any time for the body of its request: 70 of them shut the console."""
 
     def handle_events(self: BoundedConnection) -> None:
@@ -121,8 +122,8 @@ async def test_the_planted_bug_waits_for_the_head_only(monkeypatch: pytest.Monke
             self._client_is_done()
             self._set_served(True)
 
-    monkeypatch.setattr(BoundedConnection, "handle_events", handle_events)
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
+    patch.replace(BoundedConnection, "handle_events", handle_events)
+    patch.replace(http_connection, "WAIT_SECONDS", 0.05)
     connection = bounded(MOST, limits_reached(CollectorRegistry()))
     async with _serving(connection) as (port, _):
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.cli.main import main
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import AgentUnderTest
+from tests.agent_process import AgentUnderTest, format_storage
 from tests.fixtures_s3 import BUCKET, REGION, HttpsServer, aws_credentials, https_s3, https_server
 from tests.kafka_clients import KafkaClients
 
@@ -27,10 +25,7 @@ def test_records_go_through_a_bucket_that_is_part_of_the_host_name(metastore_url
         "s3.region": REGION,
         "linger.ms": 25,
     }
-    flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
-    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
+    format_storage(settings)
     with AgentUnderTest(settings) as agent:
         KafkaClients(agent.kafka, {"enable.idempotence": True}).produce("addressed", RECORDS)
         assert agent.stop() == 0

@@ -14,7 +14,7 @@ from headrace.metastore.segment_logs.projection import StreamRecord
 from headrace.storage.records.codec import Record, encode_batch
 from load.dev_server import DevServer
 from tests.cli.command_lines import Run
-from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 from tests.metastore.segment_logs.legacy_topic import LegacyTopic
 from tests.metastore.segment_logs.test_records import golden
 
@@ -31,15 +31,9 @@ def produce(server: DevServer, records: list[StreamRecord]) -> None:
 
 
 def read_all(server: DevServer, first: int, count: int) -> list[StreamRecord]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "x"})
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 1, first)])
-    try:
-        return [
-            StreamRecord(m.offset(), m.timestamp()[1], m.key(), m.value())
-            for m in read(consumer, count, TIMEOUT_SECONDS)
-        ]
-    finally:
-        consumer.close()
+    found = KafkaClients(server.bootstrap).read_partition(TOPIC, 1, first)
+    assert len(found) == count
+    return [StreamRecord(m.offset(), m.timestamp()[1], m.key(), m.value()) for m in found]
 
 
 def refusal(server: DevServer, capsys: pytest.CaptureFixture[str], *flags: str) -> str:

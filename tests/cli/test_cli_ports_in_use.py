@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.main import main
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import ended_agent
+from tests.agent_process import ended_agent, format_storage
 
 
 @pytest.fixture
 def places(metastore_url: str, tmp_path: Path) -> list[str]:
     """A formatted cluster, as flags."""
-    flags = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri(), "--log-level", "warning"]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
-    assert main(["storage", "format", "--ignore-formatted", "-t", cluster_id, *flags]) == 0
-    return flags
+    return format_storage({"metastore.url": metastore_url, "bucket": tmp_path.as_uri(), "log.level": "warning"})
 
 
 @pytest.fixture

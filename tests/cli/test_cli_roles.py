@@ -21,8 +21,7 @@ from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from headrace.cli.client.transport import ask, client_config
 from headrace.cli.main import main
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import SECONDS_MAX, Forked, ended_agent, running_agent
+from tests.agent_process import SECONDS_MAX, Forked, ended_agent, format_storage, running_agent
 
 Controller = tuple[Forked, dict[str, str]]
 LEASE_MS = 1_000
@@ -31,11 +30,8 @@ LEASE_MS = 1_000
 @pytest.fixture
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
     """Return what every process of a test is started with, on formatted storage."""
-    places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
-    assert main(["storage", "format", "-g", "-t", cluster_id, *places]) == 0
-    return [*places, "--http-port", "0", "--log-level", "warning"]
+    places = {"metastore.url": metastore_url, "bucket": tmp_path.as_uri()}
+    return [*format_storage(places), "--http-port", "0", "--log-level", "warning"]
 
 
 def _running(flags: list[str], *more: str) -> AbstractContextManager[tuple[Forked, dict[str, str]]]:

@@ -15,18 +15,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headrace.cli.main import main
 from headrace.cli.process import open_process as module
 from headrace.cli.process import serve
 from headrace.cli.process.open_process import open_metastore
 from headrace.cli.process.waiting import RETRY_SECONDS
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.errors import InvalidError, ThrottledError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
+from tests.agent_process import format_storage
 from tests.cli.process.test_health import HealthWorld
 from tests.manual_clock import ManualClock
 from tests.torture.proxy import FaultProxy
@@ -192,11 +191,8 @@ async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     command: str, postgres_server: EmbeddedPostgres, metastore_url: str, tmp_path: Path, *, comes_back: bool
 ) -> None:
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert cluster_id is not None
     bucket = ["--bucket", tmp_path.as_uri()]
-    words = ["storage", "format", "-g", "-t", cluster_id, "--metastore-url", metastore_url, *bucket]
-    assert await asyncio.to_thread(main, words) == 0
+    await asyncio.to_thread(format_storage, {"metastore.url": metastore_url, "bucket": bucket[1]})
     proxy = FaultProxy(random.Random(1))
     await proxy.start()
     url = postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"), proxy.port)

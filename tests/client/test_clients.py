@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from headrace.client import ClientSettings, OrderedConsumer, OrderedProducer, RebalanceListener
 from headrace.client.listeners import Partitions
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec
 from load.dev_server import DevServer
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 from tests.growth.__main__ import SETTINGS, alter_count
 
-
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {**SETTINGS, "linger.ms": 25, "auto.create.topics.enable": "false"}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("clients"), settings=settings) as running:
-        yield running
+server = shared_cluster(settings={**SETTINGS, "linger.ms": 25, "auto.create.topics.enable": "false"})
 
 
 @pytest.fixture

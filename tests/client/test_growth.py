@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,24 +22,18 @@ from headrace.client.old_values import MOVED_HEADER
 from headrace.client.sending import ProducedBatch, decode_produce_response, encode_produce_request
 from headrace.metastore.partitions.linear_hashing import place
 from headrace.metastore.partitions.murmur2 import key_hash
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.ordered_requests import LEADER_EPOCHS_KEY, decode_epochs_response, encode_epochs_request
 from load.dev_server import DevServer
 from tests.agent_process import SECONDS_MAX
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 from tests.growth.__main__ import SETTINGS, alter_count
 from tests.growth.checks import Delivered, check_events
 from tests.growth.ordered_run import OrderedRun
 from tests.storage.batches import plain_batch
 
-
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {**SETTINGS, "linger.ms": 25}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("growth"), agents=2, settings=settings) as running:
-        yield running
+server = shared_cluster(agents=2, settings={**SETTINGS, "linger.ms": 25})
 
 
 def a_run(server: DevServer, topic: str, **more: int) -> OrderedRun:

@@ -21,8 +21,8 @@ import confluent_kafka
 import kafka
 
 from tests.compat import go_clients
-from tests.confluent_records import read
 from tests.examples import EXAMPLES
+from tests.kafka_clients import KafkaClients
 from tests.tools import GO_CLIENTS, KAFKAJS, why_missing
 
 TIMEOUT_SECONDS = 300
@@ -61,14 +61,8 @@ def _confluent_produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def _confluent_consume(bootstrap: str, topic: str, count: int) -> list[str]:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"confluent-{topic}", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    try:
-        return [(message.value() or b"").decode() for message in read(consumer, count, TIMEOUT_SECONDS)]
-    finally:
-        consumer.close()
+    messages = KafkaClients(bootstrap).read_in_group(topic, count, f"confluent-{topic}")
+    return [(message.value() or b"").decode() for message in messages]
 
 
 def _aiokafka_produce(bootstrap: str, topic: str, count: int) -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.dev_server import DevServer
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 
 SETTINGS: dict[str, object] = {
     "linger.ms": 5,
@@ -20,17 +14,7 @@ SETTINGS: dict[str, object] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 """What the tests of `server` wait for happens soon."""
-
-
-@pytest.fixture(scope="package")
-def one_agent(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """A single agent, so that what it answered it also shows; one for all that take it."""
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
-        yield running
-
-
-@pytest.fixture(scope="package")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """Two agents; one cluster for all that take it. A test names its topics and groups by what it tests."""
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
-        yield running
+one_agent = shared_cluster(scope="package", settings={"linger.ms": 25})
+"""A single agent, so that what it answered it also shows; one for all that take it."""
+server = shared_cluster(scope="package", agents=2, settings=SETTINGS)
+"""Two agents; one cluster for all that take it. A test names its topics and groups by what it tests."""

@@ -27,8 +27,8 @@ from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
 from tests.compat.clients import TIMEOUT_SECONDS
-from tests.confluent_records import read
 from tests.java_program import run_java
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES, KAFKAJS
 
 FAR_FUTURE_MS = 4_000_000_000_000
@@ -159,19 +159,12 @@ def test_java(one_agent: DevServer) -> None:
 
 
 def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(one_agent: DevServer) -> None:
-    admin = AdminClient({"bootstrap.servers": one_agent.bootstrap})
-    done(admin.create_topics([NewTopic("growing", 1)]))
-    producer = confluent_kafka.Producer({"bootstrap.servers": one_agent.bootstrap})
+    clients = KafkaClients(one_agent.bootstrap)
+    clients.create("growing")
+    admin = AdminClient(clients.settings)
     done(admin.create_partitions([NewPartitions("growing", 3)]))
-    for partition in range(3):
-        producer.produce("growing", value=b"%d" % partition, partition=partition)
-    assert producer.flush(TIMEOUT_SECONDS) == 0
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": one_agent.bootstrap, "group.id": "growing", "auto.offset.reset": "earliest"}
-    )
-    consumer.assign([confluent_kafka.TopicPartition("growing", n, 0) for n in range(3)])
-    messages = read(consumer, 3, TIMEOUT_SECONDS)
-    consumer.close()
+    clients.produce("growing", range(3), 3)
+    messages = clients.read("growing", 3, 3)
     assert sorted((m.partition(), m.value()) for m in messages) == [(n, b"%d" % n) for n in range(3)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 
 from headrace.config.free_ports import free_ports
@@ -21,6 +20,8 @@ from tests.cli.described.file_checks import (
 )
 from tests.cli.described.rights_checks import Secured, check_rights
 from tests.compat.kafka_server import kafka_server
+from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 pytestmark = [
     pytest.mark.needs("kafka"),
@@ -98,22 +99,12 @@ def test_records_and_groups(run: Run, kafka: str, monkeypatch: pytest.MonkeyPatc
     assert produce(run, monkeypatch, "records", *lines, options=("--key-separator", ":"))["records"] == RECORDS
     found = run("records", "consume", "records")
     assert sorted(f"{r['key']}:{r['value']}" for r in found) == sorted(lines)
-    reader = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": kafka,
-            "group.id": "readers",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    reader.subscribe(["records"])
-    seen = 0
-    while seen < RECORDS:
-        seen += len([m for m in reader.consume(RECORDS, 1.0) if m.error() is None])
-    reader.commit(asynchronous=False)
-    assert {row["group"] for row in run("groups", "list")} >= {"readers"}
-    described = run("groups", "describe", "readers")
-    reader.close()
+    with KafkaClients(kafka).consumer({"group.id": "readers", "enable.auto.commit": False}) as reader:
+        reader.subscribe(["records"])
+        read(reader, RECORDS, 300)
+        reader.commit(asynchronous=False)
+        assert {row["group"] for row in run("groups", "list")} >= {"readers"}
+        described = run("groups", "describe", "readers")
     assert (sum(row["current_offset"] for row in described), {row["lag"] for row in described}) == (RECORDS, {0})
 
 

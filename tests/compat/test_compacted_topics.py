@@ -31,6 +31,7 @@ from tests.compat.readers import (
 )
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES
 
 TOPIC = "compacted"
@@ -81,8 +82,7 @@ def continued(cleaned: DevServer) -> DevServer:
 
 def create(bootstrap: str, topic: str) -> None:
     """A topic that is cleaned as soon as it can be."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, config=CONFIGS)])[topic].result(TIMEOUT_SECONDS)
+    KafkaClients(bootstrap).create(topic, configs=CONFIGS)
 
 
 def send(bootstrap: str, topic: str, records: Sequence[tuple[str, str | None]]) -> None:
@@ -167,11 +167,7 @@ def test_kafka_does_the_same(tmp_path: Path, isolation_level: str) -> None:
 
 @pytest.mark.requirement("L2")
 def test_a_record_without_a_key_is_refused(cleaned: DevServer) -> None:
-    refused: list[confluent_kafka.KafkaError] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": cleaned.bootstrap})
-    producer.produce(TOPIC, value="no key", on_delivery=lambda error, _: refused.append(error))
-    assert producer.flush(TIMEOUT_SECONDS) == 0
-    assert [error.code() for error in refused] == [confluent_kafka.KafkaError.INVALID_RECORD]
+    assert KafkaClients(cleaned.bootstrap).refusal(TOPIC, b"no key") == "INVALID_RECORD"
 
 
 @pytest.mark.requirement("L1")

@@ -8,8 +8,8 @@ import confluent_kafka
 import kafka
 
 from load.dev_server import DevServer
-from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import consume, read
+from tests.kafka_clients import KafkaClients
 
 ENOUGH_BYTES = 100_000
 LONG_WAIT_MS = 150_000
@@ -17,33 +17,20 @@ A_MOMENT_SECONDS = 1.0
 """Long enough for a broker that does not wait to have answered."""
 
 
-def write(server: DevServer, topic: str, *values: bytes, partition: int = 0) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
-    for value in values:
-        producer.produce(topic, value=value, partition=partition)
-        assert producer.flush(TIMEOUT_SECONDS) == 0
+def write(server: DevServer, topic: str, *values: bytes, partitions: int = 1) -> None:
+    KafkaClients(server.bootstrap, {"linger.ms": 0}).produce(topic, values, partitions, one_by_one=True)
 
 
 def test_librdkafka_gets_nothing_before_min_bytes_are_there(one_agent: DevServer) -> None:
     asyncio.run(one_agent.create_topic("librdkafka-min", 1))
     write(one_agent, "librdkafka-min", b"first")
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": one_agent.bootstrap,
-            "group.id": "librdkafka-min",
-            "fetch.min.bytes": ENOUGH_BYTES,
-            "fetch.wait.max.ms": LONG_WAIT_MS,
-            "socket.timeout.ms": 2 * LONG_WAIT_MS,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("librdkafka-min", 0, 0)])
-    try:
+    waits = {"fetch.wait.max.ms": LONG_WAIT_MS, "socket.timeout.ms": 2 * LONG_WAIT_MS}
+    with KafkaClients(one_agent.bootstrap, waits).consumer({"fetch.min.bytes": ENOUGH_BYTES}) as consumer:
+        consumer.assign([confluent_kafka.TopicPartition("librdkafka-min", 0, 0)])
         assert consume(consumer, 1, 3 * A_MOMENT_SECONDS) == []
         write(one_agent, "librdkafka-min", b"x" * ENOUGH_BYTES)
         messages = read(consumer, 2, LONG_WAIT_MS / 2000)
         assert [len(message.value()) for message in messages] == [5, ENOUGH_BYTES]
-    finally:
-        consumer.close()
 
 
 def test_kafka_python_gets_nothing_before_min_bytes_are_there(one_agent: DevServer) -> None:
@@ -70,22 +57,9 @@ def test_kafka_python_gets_nothing_before_min_bytes_are_there(one_agent: DevServ
 
 def test_batches_larger_than_every_limit_come_one_by_one_from_all_partitions(one_agent: DevServer) -> None:
     asyncio.run(one_agent.create_topic("large", 3))
+    write(one_agent, "large", *(b"%d" % (n // 3) * 20_000 for n in range(12)), partitions=3)
+    limits = dict.fromkeys(("max.partition.fetch.bytes", "fetch.max.bytes", "message.max.bytes"), 1_000)
+    messages = KafkaClients(one_agent.bootstrap, limits).read("large", 12, 3)
     for partition in range(3):
-        write(one_agent, "large", *(b"%d" % n * 20_000 for n in range(4)), partition=partition)
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": one_agent.bootstrap,
-            "group.id": "large",
-            "max.partition.fetch.bytes": 1_000,
-            "fetch.max.bytes": 1_000,
-            "message.max.bytes": 1_000,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("large", n, 0) for n in range(3)])
-    try:
-        messages = read(consumer, 12, TIMEOUT_SECONDS)
-        for partition in range(3):
-            values = [message.value()[:1] for message in messages if message.partition() == partition]
-            assert values == [b"0", b"1", b"2", b"3"]
-    finally:
-        consumer.close()
+        values = [message.value()[:1] for message in messages if message.partition() == partition]
+        assert values == [b"0", b"1", b"2", b"3"]

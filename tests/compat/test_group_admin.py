@@ -17,6 +17,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.forked_cluster import ForkedCluster
+from tests.kafka_clients import KafkaClients
 
 TOPIC = "orders"
 GROUPS = {f"group-{n}" for n in range(8)}
@@ -29,10 +30,8 @@ def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathF
     with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
         asyncio.run(running.create_topic(TOPIC, 2))
         for group in GROUPS:
-            consumer = confluent_kafka.Consumer({"bootstrap.servers": running.bootstrap, "group.id": group})
             positions = [confluent_kafka.TopicPartition(TOPIC, p, 5 + p, "note") for p in range(2)]
-            consumer.commit(offsets=positions, asynchronous=False)
-            consumer.close()
+            KafkaClients(running.bootstrap).commit(group, *positions)
         member = kafka.KafkaConsumer(TOPIC, bootstrap_servers=running.bootstrap.split(","), group_id="group-0")
         while member.partitions_for_topic(TOPIC) != {0, 1}:
             time.sleep(0.05)  # a leader elected before it knows the topic shares out nothing, and may stay so for long

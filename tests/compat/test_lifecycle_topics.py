@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
@@ -15,14 +14,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headrace.metastore.api.segment_keys import base64url
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.segment_logs.records import decode
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from tests.confluent_records import read
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 from tests.java_program import run_java
+from tests.kafka_clients import KafkaClients
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
 from tests.tools import KAFKA_JARS
@@ -33,11 +32,9 @@ ENDS = {REMOTE_LOG_TOPIC: 12, AUDIT_TOPIC: 10}
 pytestmark = [pytest.mark.requirement("R12")]
 
 
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
+server = shared_cluster(
+    agents=2, settings={"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +51,7 @@ def partition(server: DevServer) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
 def test_librdkafka_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": server.bootstrap, "group.id": "x", "enable.partition.eof": True}
-    )
-    try:
+    with KafkaClients(server.bootstrap).consumer({"enable.partition.eof": True}) as consumer:
         found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
         assert (found.error, len(found.partitions)) == (None, 50)
         wanted = confluent_kafka.TopicPartition(topic, partition)
@@ -75,8 +69,6 @@ def test_librdkafka_reads_on_from_every_offset(server: DevServer, partition: int
                 got.append(message)
             assert [message.offset() for message in got] == [n for n in KEPT[topic] if n >= offset]
             assert all(decode(message.value()).version == 1 for message in got if message.value() is not None)
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
@@ -117,27 +109,15 @@ def test_kafkas_own_consumer_reads_on_from_every_offset(server: DevServer, parti
 
 
 def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: int) -> None:
-    settings = {
-        "bootstrap.servers": server.bootstrap,
-        "group.id": "auditors",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-    }
-    first = confluent_kafka.Consumer(settings)
-    first.subscribe([AUDIT_TOPIC])
-    try:
+    clients = KafkaClients(server.bootstrap, {"enable.auto.commit": False})
+    with clients.consumer({"group.id": "auditors"}) as first:
+        first.subscribe([AUDIT_TOPIC])
         messages = read(first, 4, TIMEOUT_SECONDS)
         assert [(m.partition(), m.offset()) for m in messages] == [(partition, n) for n in range(4)]
         (stored,) = first.commit(messages[-1], asynchronous=False)
         assert (stored.error, stored.offset) == (None, 4)
-    finally:
-        first.close()
-    second = confluent_kafka.Consumer(settings)
-    second.subscribe([AUDIT_TOPIC])
-    try:
-        assert [message.offset() for message in read(second, 6, TIMEOUT_SECONDS)] == list(range(4, 10))
-    finally:
-        second.close()
+    after = clients.read_in_group(AUDIT_TOPIC, 6, "auditors")
+    assert [message.offset() for message in after] == list(range(4, 10))
 
 
 def test_their_configs_are_shown_and_cannot_be_changed(server: DevServer) -> None:
@@ -155,9 +135,6 @@ def test_their_configs_are_shown_and_cannot_be_changed(server: DevServer) -> Non
 
 
 def test_clients_cannot_write_them(server: DevServer) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
-    refusals: list[confluent_kafka.KafkaError] = []
+    clients = KafkaClients(server.bootstrap)
     for topic in (REMOTE_LOG_TOPIC, AUDIT_TOPIC):
-        producer.produce(topic, b"x", partition=0, on_delivery=lambda error, message: refusals.append(error))
-    assert producer.flush(TIMEOUT_SECONDS) == 0
-    assert [error.code() for error in refusals] == [confluent_kafka.KafkaError.TOPIC_EXCEPTION] * 2
+        assert clients.refusal(topic, b"x") == "TOPIC_EXCEPTION"

@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import aiokafka
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.replay import apply
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.confluent_records import read
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
+from tests.kafka_clients import KafkaClients
 
 TOPIC = "__cluster_metadata"
 TIMEOUT_SECONDS = 300
 
 
-@pytest.fixture(scope="module")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100}
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
+server = shared_cluster(agents=2, settings={"group.initial.rebalance.delay.ms": 100})
 
 
 def _read(server: DevServer, group: str, *, until: str) -> list[confluent_kafka.Message]:
     """Subscribe, read until the image has the topic `until`, commit all that was read."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": server.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([TOPIC])
     messages: list[confluent_kafka.Message] = []
-    try:
+    with KafkaClients(server.bootstrap).consumer({"group.id": group, "enable.auto.commit": False}) as consumer:
+        consumer.subscribe([TOPIC])
         while not any(until.encode() in message.value() for message in messages):
             messages += read(consumer, 1, TIMEOUT_SECONDS)
         (stored,) = consumer.commit(messages[-1], asynchronous=False)
         assert (stored.error, stored.offset) == (None, messages[-1].offset() + 1)
-    finally:
-        consumer.close()
     return messages
 
 
 @pytest.mark.requirement("C1")
 def test_a_group_follows_the_log_and_goes_on_where_it_was(server: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    admin.create_topics([NewTopic("first", 2)])["first"].result(TIMEOUT_SECONDS)
+    KafkaClients(server.bootstrap).create("first", 2)
     before = _read(server, "auditors", until="first")
     assert [message.offset() for message in before] == list(range(len(before)))
 
-    admin.create_topics([NewTopic("second", 1)])["second"].result(TIMEOUT_SECONDS)
+    KafkaClients(server.bootstrap).create("second")
     after = _read(server, "auditors", until="second")
     assert after[0].offset() == len(before), "neither again nor left out"
     image = apply(MetadataImage(), [bytes(message.value()) for message in (*before, *after)])

@@ -6,12 +6,11 @@ import asyncio
 from collections import defaultdict
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from headrace.metastore.partitions.partitioners import PARTITIONERS
 from load.dev_server import DevServer
-from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client, pairs
-from tests.confluent_records import read
+from tests.compat.clients import CLIENTS, Client, pairs
+from tests.kafka_clients import KafkaClients
 
 RECORDS = 10_000
 PARTITIONS = 4
@@ -62,18 +61,12 @@ def test_every_key_is_where_the_writers_partitioner_puts_it(server: DevServer, w
 
 def keys_of(bootstrap: str, partition: int) -> dict[str, set[bytes]]:
     """Return the keys of a partition by the client that wrote them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "keys", "enable.auto.commit": False})
-    place = TopicPartition(TOPIC, partition, 0)
-    consumer.assign([place])
     found: dict[str, set[bytes]] = defaultdict(set)
-    try:
-        for message in read(consumer, consumer.get_watermark_offsets(place)[1], TIMEOUT_SECONDS):
-            key, value = message.key(), message.value()
-            if key is not None and value is not None:
-                found[writer_of(value.decode())].add(key)
-        return found
-    finally:
-        consumer.close()
+    for message in KafkaClients(bootstrap).read_partition(TOPIC, partition):
+        key, value = message.key(), message.value()
+        if key is not None and value is not None:
+            found[writer_of(value.decode())].add(key)
+    return found
 
 
 def writer_of(value: str) -> str:

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from load.dev_server import DevServer
 from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 TIMEOUT_SECONDS = 300
 
@@ -39,27 +40,16 @@ def a_producer(server: DevServer, transactional_id: str, timeout_ms: int = 60_00
     return producer
 
 
-def a_consumer(server: DevServer, group: str, isolation: str = "read_committed") -> confluent_kafka.Consumer:
-    return confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": server.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "log_level": 0,
-        }
-    )
+def a_consumer(server: DevServer, group: str) -> confluent_kafka.Consumer:
+    """It reads what was committed, from the beginning."""
+    own = {"bootstrap.servers": server.bootstrap, "group.id": group, "log_level": 0}
+    return confluent_kafka.Consumer({**own, "auto.offset.reset": "earliest", "enable.auto.commit": False})
 
 
 def values(server: DevServer, topic: str, count: int, isolation: str = "read_committed") -> list[str]:
     """The first records of a topic's partition 0."""
-    consumer = a_consumer(server, "reader", isolation)
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        return [message.value().decode() for message in read(consumer, count, TIMEOUT_SECONDS)]
-    finally:
-        consumer.close()
+    clients = KafkaClients(server.bootstrap, {"isolation.level": isolation, "log_level": 0})
+    return [message.value().decode() for message in clients.read(topic, count)]
 
 
 def send(producer: confluent_kafka.Producer, topic: str, *sent: str) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from load.dev_server import DevServer
 from tests.compat.test_transactions import TIMEOUT_SECONDS, a_producer, send, values
+from tests.kafka_clients import KafkaClients
 from tests.tools import JAVA_LIBRARIES, KAFKA_JARS
 
 pytestmark = [
@@ -112,10 +113,9 @@ def test_java_commits_aborts_and_fences(server: DevServer, java: Lines, name: st
     send(successor, name, "heir")
     successor.commit_transaction(TIMEOUT_SECONDS)
     assert values(server, name, 4) == ["1", "2", "3", "heir"]
-    group = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": f"{name}-group"})
-    (committed,) = group.committed([confluent_kafka.TopicPartition(name, 0)], TIMEOUT_SECONDS)
-    assert committed.offset == 7
-    group.close()
+    with KafkaClients(server.bootstrap).consumer({"group.id": f"{name}-group"}) as group:
+        (committed,) = group.committed([confluent_kafka.TopicPartition(name, 0)], TIMEOUT_SECONDS)
+        assert committed.offset == 7
 
 
 def test_java_is_fenced_when_it_takes_too_long(server: DevServer, java: Lines, name: str) -> None:

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
+from tests.confluent_records import read
 from tests.kafka_clients import KafkaClients
 
 TOPIC, GROUP = "orders", "billing"
@@ -71,9 +69,7 @@ def _settings(metastore_url: str, bucket: Path) -> dict[str, object]:
         "group.initial.rebalance.delay.ms": 0,
         "log.level": "warning",
     }
-    flags = [f"--{key.replace('.', '-')}={value}" for key, value in settings.items()]
-    cluster_id = formatted_cluster_id(metastore_url)
-    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", str(cluster_id), *flags]) == 0
+    format_storage(settings)
     return settings
 
 
@@ -81,21 +77,10 @@ def _load(agent: AgentUnderTest) -> None:
     clients = KafkaClients(agent.kafka, {"enable.idempotence": True})
     clients.create(TOPIC)
     clients.produce(TOPIC, [b"record %d" % number for number in range(RECORDS)])
-    consumer = Consumer(
-        {
-            "bootstrap.servers": agent.kafka,
-            "group.id": GROUP,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "client.id": str(uuid.uuid4()),
-        }
-    )
-    consumer.subscribe([TOPIC])
-    read = 0
-    while read < COMMITTED:
-        read += len(consumer.consume(COMMITTED - read, timeout=SECONDS_MAX))
-    consumer.commit(asynchronous=False)
-    consumer.close()
+    with clients.consumer({"group.id": GROUP, "enable.auto.commit": False, "client.id": str(uuid.uuid4())}) as consumer:
+        consumer.subscribe([TOPIC])
+        read(consumer, COMMITTED, SECONDS_MAX)
+        consumer.commit(asynchronous=False)
 
 
 def _scrape_with_lag(agent: AgentUnderTest) -> Scrape:

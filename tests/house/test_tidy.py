@@ -24,7 +24,6 @@ LONG_FILES = {
     "config/settings.py",
     "tests/agent/topics/test_configs.py",
     "tests/agent/fetch/fetch_world.py",
-    "tests/agent/produce/test_receive.py",
     "tests/agent/access/test_sasl.py",
     "tests/compactor/test_segments.py",
     "tests/contracts/test_cluster_contract.py",

@@ -24,7 +24,6 @@ from tests.package.instructions import with_places
 from tests.package.page_blocks import command_blocks, pages
 
 SECONDS_MAX = 900
-RUNS_ON = "runs on until Ctrl-C: it was started until it was ready, then ended"
 READY = "ready "
 NOT_RUN: dict[str, dict[str, str]] = {
     "APPLICATIONS.md": {"make apps": "tests/compat/apps runs them"},

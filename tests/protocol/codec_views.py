@@ -16,6 +16,11 @@ def milliseconds(delta: timedelta) -> int:
     return round(delta.total_seconds() * 1000)
 
 
+def endpoints(reply: Any) -> list[View]:
+    """The agents that a response names, of either codec."""
+    return [(n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints]
+
+
 def _kio_topic(topic: Any, name_field: str) -> tuple[Any, Any]:
     if hasattr(topic, "topic_id"):
         return None, topic.topic_id or NULL_UUID

@@ -26,7 +26,7 @@ from headrace.protocol.typed import schema
 from headrace.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
 from headrace.storage.errors import InvalidError
 from tests.protocol.client_vectors import vectors, with_flipped_bits
-from tests.protocol.codec_views import kio_produce_view, milliseconds, produce_view
+from tests.protocol.codec_views import endpoints, kio_produce_view, milliseconds, produce_view
 from tests.protocol.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write
 
 VERSIONS = range(3, 14)
@@ -161,35 +161,24 @@ def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: 
             assert (their_topic.topic_id or NULL_UUID) == topic.topic_id
         else:
             assert their_topic.name == topic.name
-        assert [_expected(p, version) for p in topic.partitions] == [
-            _seen(p, version) for p in their_topic.partition_responses
+        assert [_fields(p, p.log_append_time_ms, "message", version) for p in topic.partitions] == [
+            _fields(p, _epoch_ms(p.log_append_time), "batch_index_error_message", version)
+            for p in their_topic.partition_responses
         ]
     if version >= 10:
-        assert [(n.node_id, n.host, n.port, n.rack) for n in theirs.node_endpoints] == [
-            (n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints
-        ]
+        assert endpoints(theirs) == endpoints(reply)
 
 
-def _expected(p: ProducePartitionReply, version: int) -> list[Any]:
-    fields: list[Any] = [p.index, p.error_code, p.base_offset, p.log_append_time_ms]
+def _fields(p: Any, append_time_ms: int, message: str, version: int) -> list[Any]:
+    """What the version has of a partition, ours or kio's. `message`: how the text of a record's error is named."""
+    fields: list[Any] = [p.index, p.error_code, p.base_offset, append_time_ms]
     if version >= 5:
         fields.append(p.log_start_offset)
     if version >= 8:
-        fields += [[(e.batch_index, e.message) for e in p.record_errors], p.error_message]
+        fields += [[(e.batch_index, getattr(e, message)) for e in p.record_errors], p.error_message]
     if version >= 10:
         hint = p.current_leader or LeaderHint()
         fields.append((hint.leader_id, hint.leader_epoch))
-    return fields
-
-
-def _seen(p: Any, version: int) -> list[Any]:
-    fields: list[Any] = [p.index, p.error_code, p.base_offset, _epoch_ms(p.log_append_time)]
-    if version >= 5:
-        fields.append(p.log_start_offset)
-    if version >= 8:
-        fields += [[(e.batch_index, e.batch_index_error_message) for e in p.record_errors], p.error_message]
-    if version >= 10:
-        fields.append((p.current_leader.leader_id, p.current_leader.leader_epoch))
     return fields
 
 

@@ -19,6 +19,7 @@ from headrace.protocol.api_versions import APIS
 from headrace.protocol.long_entities import BLOCK, ELEMENT_UNITS, write_long
 from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.typed import reply, schema
+from tests.patch import Patch
 from tests.protocol.kio_entities import entities, kio_write
 
 LISTS = (
@@ -86,12 +87,12 @@ def longest_step(entity: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("version", [1, 4])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_step_writes_many_elements(shape: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_writes_many_elements(shape: str, version: int, patch: Patch) -> None:
     entity = log_dirs(SHAPES[shape], version)
     longest, units = longest_step(entity)
     assert longest <= 2 * BLOCK * ELEMENT_BYTES_MAX
     assert units >= ELEMENT_UNITS * sum(SHAPES[shape])
-    monkeypatch.setattr(long_entities, "size_of", lambda entity, enough: 1)
+    patch.replace(long_entities, "size_of", lambda entity, enough: 1)
     assert longest_step(entity)[0] == len(kio_write(entity)), "planted: each answer is short"
 
 

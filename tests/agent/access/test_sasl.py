@@ -35,6 +35,7 @@ from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Gate, frame, listening, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 ITERATIONS = 4096
 SECRET = "the cluster's secret for tokens"
@@ -166,10 +167,14 @@ def _body(response: Response) -> bytes:
 FAILED, ILLEGAL_STATE, UNSUPPORTED = 58, 34, 33
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @pytest.mark.requirement("C13.2", "X2")
 @pytest.mark.parametrize("mechanism", list(DIGESTS))
-async def test_after_scram_everything_is_served(mechanism: str) -> None:
-    world = World()
+async def test_after_scram_everything_is_served(world: World, mechanism: str) -> None:
     assert await world.scram(mechanism) == 0
     assert world.connection.principal == "User:alice"
     await world.ask(ApiKey.METADATA)
@@ -178,8 +183,7 @@ async def test_after_scram_everything_is_served(mechanism: str) -> None:
 
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("api_key", sorted(APIS.keys() - {17, 18, 36}))
-async def test_before_authentication_no_other_api_is_served(api_key: int) -> None:
-    world = World()
+async def test_before_authentication_no_other_api_is_served(world: World, api_key: int) -> None:
     with pytest.raises(CloseConnection):
         await world.ask(api_key)
     await world.handshake("SCRAM-SHA-256")
@@ -192,8 +196,7 @@ async def test_before_authentication_no_other_api_is_served(api_key: int) -> Non
     assert world.served == [api_key]
 
 
-async def test_apis_between_agents_check_the_clusters_secret_themselves() -> None:
-    world = World()
+async def test_apis_between_agents_check_the_clusters_secret_themselves(world: World) -> None:
     for api_key in BETWEEN_AGENTS:
         assert api_key not in APIS
         await world.ask(api_key)
@@ -201,8 +204,7 @@ async def test_apis_between_agents_check_the_clusters_secret_themselves() -> Non
 
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "pw"), ("alice", "")])
-async def test_a_failed_authentication_is_the_end_of_a_connection(user: str, password: str) -> None:
-    world = World()
+async def test_a_failed_authentication_is_the_end_of_a_connection(world: World, user: str, password: str) -> None:
     assert await world.scram("SCRAM-SHA-256", user, password) == FAILED
     assert world.connection.principal is None
     with pytest.raises(CloseConnection):
@@ -212,8 +214,7 @@ async def test_a_failed_authentication_is_the_end_of_a_connection(user: str, pas
 
 
 @pytest.mark.requirement("X2")
-async def test_a_failed_login_names_the_user_once_per_minute(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+async def test_a_failed_login_names_the_user_once_per_minute(world: World, caplog: pytest.LogCaptureFixture) -> None:
     long = "u" * 8_000
     for user in ("alice", "alice", "nobody", long):
         world.connect()
@@ -233,9 +234,9 @@ async def test_a_failed_login_names_the_user_once_per_minute(caplog: pytest.LogC
 
 
 async def test_names_that_change_with_each_login_get_a_limited_number_of_lines(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
     for number in range(2 * FAILURES_PER_MINUTE):
         world.connect()
         assert await world.handshake("PLAIN") == 0
@@ -258,8 +259,7 @@ async def test_an_unknown_user_looks_like_a_known_one() -> None:
 
 
 @pytest.mark.requirement("X2")
-async def test_a_final_message_that_was_seen_is_of_no_use_again() -> None:
-    world = World()
+async def test_a_final_message_that_was_seen_is_of_no_use_again(world: World) -> None:
     client = ScramClient("SCRAM-SHA-256", "alice", "pw")
     await world.handshake("SCRAM-SHA-256")
     _, first, _ = await world.authenticate(client.first())
@@ -302,15 +302,14 @@ async def test_a_wrong_nonce_is_logged_apart_from_a_wrong_password(caplog: pytes
     ],
 )
 async def test_planted_bugs_in_the_check_let_others_in(
-    bug: str, user: str, password: str, monkeypatch: pytest.MonkeyPatch
+    world: World, bug: str, user: str, password: str, patch: Patch
 ) -> None:
     """This is what the tests above would miss if the check were not there."""
-    world = World()
     if bug == "proof":
-        monkeypatch.setattr(scram.hmac, "compare_digest", lambda a, b: True)
+        patch.replace(scram.hmac, "compare_digest", lambda a, b: True)
     else:
         known = world.credentials.user("SCRAM-SHA-256", "alice")
-        monkeypatch.setattr(world.credentials, "user", lambda mechanism, name: known._replace(principal=f"User:{name}"))
+        patch.replace(world.credentials, "user", lambda mechanism, name: known._replace(principal=f"User:{name}"))
     client = ScramClient("SCRAM-SHA-256", user, password)
     await world.handshake("SCRAM-SHA-256")
     _, first, _ = await world.authenticate(client.first())
@@ -351,8 +350,7 @@ async def test_plain_checks_the_stored_keys() -> None:
             await exchange.step(wrong)
 
 
-async def test_steps_out_of_turn() -> None:
-    world = World()
+async def test_steps_out_of_turn(world: World) -> None:
     assert (await world.authenticate(b"x"))[0] == ILLEGAL_STATE
     assert await world.handshake("GSSAPI") == UNSUPPORTED
     assert (await world.authenticate(b"x"))[0] == ILLEGAL_STATE
@@ -361,9 +359,9 @@ async def test_steps_out_of_turn() -> None:
 
 
 async def test_a_sasl_client_of_a_listener_without_sasl_leaves_one_line_per_minute(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
     for _ in range(3):
         world.connect(must_authenticate=False)
         assert await world.handshake("PLAIN") == ILLEGAL_STATE
@@ -387,8 +385,7 @@ async def test_an_authentication_ends_unless_it_is_repeated() -> None:
         await world.ask(ApiKey.METADATA)
 
 
-async def test_neither_principal_nor_mechanism_change_at_re_authentication() -> None:
-    world = World()
+async def test_neither_principal_nor_mechanism_change_at_re_authentication(world: World) -> None:
     world.image = MetadataImage(scram_credentials=world.image.scram_credentials | {"bob": (credential(1, "pw"),)})
     assert await world.scram() == 0
     assert await world.handshake("SCRAM-SHA-512") == ILLEGAL_STATE
@@ -399,16 +396,14 @@ async def test_neither_principal_nor_mechanism_change_at_re_authentication() -> 
 
 
 @pytest.mark.requirement("X2")
-async def test_a_changed_password_ends_what_it_opened() -> None:
-    world = World()
+async def test_a_changed_password_ends_what_it_opened(world: World) -> None:
     assert await world.scram() == 0
     world.image = MetadataImage(scram_credentials={"alice": (credential(1, "new"), credential(2, "pw"))})
     with pytest.raises(CloseConnection):
         await world.ask(ApiKey.METADATA)
 
 
-async def test_a_delegation_token_is_a_password_for_its_time() -> None:
-    world = World()
+async def test_a_delegation_token_is_a_password_for_its_time(world: World) -> None:
     now = world.clock.wall_ms()
     token = DelegationTokenRecord(
         owner="User:spark",
@@ -444,11 +439,9 @@ async def test_guesses_of_one_connection_wait_for_each_other() -> None:
             gate.open(number)
             assert (await client.reply())[0] == number
         assert gate.started == [0, 1, 2]
-        await client.close()
 
 
-async def test_a_login_knows_what_another_agent_has_just_stored() -> None:
-    world = World()
+async def test_a_login_knows_what_another_agent_has_just_stored(world: World) -> None:
     world.newest = MetadataImage(scram_credentials={"bob": (credential(1, "pw"),)})
     assert await world.scram(user="bob") == 0
     world = World()
@@ -456,7 +449,6 @@ async def test_a_login_knows_what_another_agent_has_just_stored() -> None:
     assert await world.scram() == FAILED, "the user was removed"
 
 
-async def test_clients_log_in_while_the_metastore_does_not_answer() -> None:
-    world = World()
+async def test_clients_log_in_while_the_metastore_does_not_answer(world: World) -> None:
     world.newest = UnavailableError("no connection")
     assert await world.scram() == 0

@@ -27,6 +27,7 @@ from headrace.storage.repetition import SECONDS
 from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, produce_frame, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 MARK = b"what-nobody-may-read-on-the-way"
 
@@ -129,7 +130,7 @@ async def test_no_byte_of_a_record_passes_in_plain_text(tmp_path: Path) -> None:
     assert len(seen) > 2 * 20_000 * len(MARK)
 
 
-async def test_the_tap_sees_replies_that_pass_tls_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_tap_sees_replies_that_pass_tls_by(tmp_path: Path, patch: Patch) -> None:
     """The planted bug: the writer uses the socket below TLS."""
     original = ReplyWriter.begin
 
@@ -137,7 +138,7 @@ async def test_the_tap_sees_replies_that_pass_tls_by(tmp_path: Path, monkeypatch
         original(self)
         self._is_encrypted, self._socket = False, self._transport.get_extra_info("socket")
 
-    monkeypatch.setattr(ReplyWriter, "begin", past_tls)
+    patch.replace(ReplyWriter, "begin", past_tls)
     async with serving(tmp_path) as world:
         with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError)):
             await _send_marks(world)

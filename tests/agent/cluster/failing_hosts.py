@@ -9,19 +9,15 @@ was under way at that moment was carried out, and its answer is lost.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
-from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.agent.groups.groups_world import Coordinating
 from tests.manual_clock import ManualClock
@@ -159,18 +155,8 @@ class FailoverWorld:
 
     def _an_agent(self, host: Host, node_id: int) -> Coordinating:
         api = host.wire(self.cluster_api)
-        follower = MetadataFollower(api)
-        membership = Membership(
-            api,
-            follower,
-            Identity(node_id, "127.0.0.1", 9000 + node_id, None),
-            heartbeat_interval_ms=3_000,
-            session_timeout_ms=lambda: SESSION_TIMEOUT_MS,
-            clock=host,
-            rng=random.Random(node_id),
-            registry=CollectorRegistry(),
-        )
-        cluster = Cluster("cluster-id", 8, follower, membership)
+        own: dict[str, Any] = {"session_ms": SESSION_TIMEOUT_MS, "port": 9000 + node_id, "clock": host}
+        cluster = an_agent(api, node_id, seed=node_id, **own)
         return Coordinating(cluster, cast(GroupOffsetApi, host.wire(self.groups)), host, node_id)
 
     def _is_live(self, node_id: int, broker_epoch: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.agent.cluster.membership import BrokerState
 from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.made_agents import a_membership
 from tests.manual_clock import ManualClock
 
 KAFKAS = {
@@ -38,16 +37,7 @@ class WatchedAgent:
         self.registry = CollectorRegistry()
         self.states: list[BrokerState] = []
         self.during: dict[str, set[float]] = {}
-        self.membership = Membership(
-            self.api,
-            MetadataFollower(self.api),
-            Identity(1, "127.0.0.1", 9092, None),
-            heartbeat_interval_ms=3_000,
-            session_timeout_ms=lambda: 18_000,
-            clock=clock,
-            rng=random.Random(1),
-            registry=self.registry,
-        )
+        self.membership = a_membership(self.api, registry=self.registry)
         become = self.membership._become
         self.membership._become = lambda state: (become(state), self.states.append(state))[0]  # type: ignore
         for name in ("register_agent", "heartbeat", "unregister_agent"):

@@ -21,6 +21,7 @@ from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 
 @pytest.mark.requirement("C15")
@@ -69,14 +70,14 @@ async def test_a_standby_that_asks_rarely_takes_over_within_the_lease(frozen_at:
     await _takes_over_in_time(frozen_at)
 
 
-async def test_a_standby_that_waits_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_standby_that_waits_too_long_is_caught(patch: Patch) -> None:
     """The planted bug: it counts from the answer's lease, not from what is left of the holder's."""
     take = Controller._take
 
     def from_the_whole_lease(self: Controller, lease: ControllerLease, sent_at: float) -> None:
         take(self, lease._replace(remaining_ms=0 if lease.is_own else TIMES.lease_ms), sent_at)
 
-    monkeypatch.setattr(Controller, "_take", from_the_whole_lease)
+    patch.replace(Controller, "_take", from_the_whole_lease)
     with pytest.raises(AssertionError):
         await _in_time_at_any_time()
 

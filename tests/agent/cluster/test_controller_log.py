@@ -17,6 +17,7 @@ from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, lo
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 
 @pytest.mark.requirement("C3", "C14")
@@ -115,11 +116,11 @@ def _user_with_password(password: bytes) -> UserScramCredentialRecord:
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("is_planted", [False, True])
 async def test_after_the_format_is_raised_no_salted_password_is_left(
-    api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, is_planted: bool
+    api: FakeClusterApi, fake_clock: ManualClock, patch: Patch, *, is_planted: bool
 ) -> None:
     """Neither in the log nor in a snapshot. The planted bug: one snapshot, and the log before the older one stays."""
     if is_planted:
-        monkeypatch.setattr(MetadataSnapshots, "_repeat", _repeats_nothing)
+        patch.replace(MetadataSnapshots, "_repeat", _repeats_nothing)
     password = b"a salted password"
     api.append(FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=3))
     api.append(_user_with_password(password))

@@ -58,51 +58,49 @@ class World:
         return len(self.turns) - before
 
 
-async def test_a_step_pauses_between_two_turns(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+@pytest.fixture
+def world(fake_clock: ManualClock) -> World:
+    return World(fake_clock)
+
+
+async def test_a_step_pauses_between_two_turns(world: World) -> None:
     assert await world.rounds(31) == 4
 
 
-async def test_what_is_left_over_is_done_in_the_next_rounds(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_what_is_left_over_is_done_in_the_next_rounds(world: World) -> None:
     world.answers = [True, True]
     assert await world.rounds(10) == 3
 
 
 async def test_a_step_that_finds_nothing_is_not_taken_and_judges_again_in_the_next_round(
-    fake_clock: ManualClock,
+    world: World,
 ) -> None:
-    world = World(fake_clock)
     world.found = []
     assert await world.rounds(5) == 0
     world.found = [2]
     assert await world.rounds(1) == 1
 
 
-async def test_a_failure_is_tried_again_after_the_supervisors_pauses(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_failure_is_tried_again_after_the_supervisors_pauses(world: World) -> None:
     world.answers = [KeyError("a bug")] * 4
     await world.rounds(9)
     assert [turn - world.turns[0] for turn in world.turns] == [0, 1, 2, 4, 8]
     assert world.supervisor.problems() == {}
 
 
-async def test_a_judgement_that_fails_counts_as_a_failure(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_judgement_that_fails_counts_as_a_failure(world: World) -> None:
     world.steps.steps["a step"].judge = lambda image: 1 // 0
     assert await world.rounds(1) == 0
     assert list(world.supervisor.problems()) == ["a step"]
 
 
-async def test_a_stale_epoch_ends_the_round(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_stale_epoch_ends_the_round(world: World) -> None:
     world.answers = [FencedError("stale")]
     with pytest.raises(FencedError):
         await world.rounds(1)
 
 
-async def test_a_standby_has_no_problem_and_no_pause(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_standby_has_no_problem_and_no_pause(world: World) -> None:
     world.answers = [UnavailableError("down")] * 3
     await world.rounds(2)
     world.steps.stand_by()

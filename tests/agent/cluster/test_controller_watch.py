@@ -11,7 +11,7 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.metastore.api.controller import ControllerLease
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 PATIENCE_SECONDS = 18.0

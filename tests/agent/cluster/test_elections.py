@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.agent.cluster import elections
 from headrace.agent.cluster.elections import REMEMBERED_MAX, ROLE_CHARACTERS_MAX, Elections, score
+from tests.patch import Patch
 
 SHARDS = 12
 node_ids = st.frozensets(st.integers(0, 9), max_size=7)
@@ -81,9 +82,9 @@ def _counts_the_gone(self: Elections[int], node_ids: frozenset[int]) -> object:
 
 
 @pytest.mark.parametrize("bug", [_keeps_the_gone, _forgets_who_waits, _counts_the_gone])
-def test_planted_bugs_are_found(bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_are_found(bug: object, patch: Patch) -> None:
     assert not any(map(wrong, histories()))
-    monkeypatch.setattr(Elections, "_taken_over", bug)
+    patch.replace(Elections, "_taken_over", bug)
     assert any(map(wrong, histories()))
 
 

@@ -14,6 +14,7 @@ from headrace.storage.errors import UnavailableError
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 SECONDS = 120
 STEPS = (
@@ -123,9 +124,9 @@ async def test_an_outage_of_the_metastore_is_no_reason_to_resign(api: FakeCluste
 
 
 async def test_the_planted_bug_keeps_the_lease_and_does_nothing(
-    api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    api: FakeClusterApi, fake_clock: ManualClock, patch: Patch
 ) -> None:
     """It never resigns, as before there was a supervisor."""
-    monkeypatch.setattr(controller_module, "FAILED_ROUNDS_MAX", 10**9)
+    patch.replace(controller_module, "FAILED_ROUNDS_MAX", 10**9)
     with pytest.raises(AssertionError):
         await test_a_controller_with_failing_rounds_gives_the_role_away(api, fake_clock, "_fence_silent")

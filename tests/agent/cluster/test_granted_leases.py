@@ -14,25 +14,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import Identity, Membership
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.made_agents import a_membership
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Trial
 
 SESSION, LEASE = "broker.session.timeout.ms", "controller.lease.ms"
 STEPS = 120
 SEEDS = range(12)
-CAUGHT_WITHIN = 20
-"""Seeds, for a planted bug."""
 
 
 class World:
@@ -42,23 +38,14 @@ class World:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.api = api(self.clock)
-        self.agents = [self._agent(number, timeout_ms) for number, timeout_ms in ((1, 18_000), (2, 6_000))]
+        self.agents = [
+            a_membership(self.api, node_id, session_ms=timeout_ms, rng=self.rng)
+            for node_id, timeout_ms in ((1, 18_000), (2, 6_000))
+        ]
         self.controllers = [
             Candidate(self.api, 101, ControllerTimes(6_000, 6_000, 3_600_000, 1_000_000)),
             Candidate(self.api, 102, ControllerTimes(2_000, 30_000, 3_600_000, 1_000_000)),
         ]
-
-    def _agent(self, node_id: int, timeout_ms: int) -> Membership:
-        return Membership(
-            self.api,
-            MetadataFollower(self.api),
-            Identity(node_id, "127.0.0.1", 9092, None),
-            heartbeat_interval_ms=3_000,
-            session_timeout_ms=lambda: timeout_ms,
-            clock=self.clock,
-            rng=self.rng,
-            registry=CollectorRegistry(),
-        )
 
     async def start(self) -> None:
         starting = asyncio.gather(*(agent.start() for agent in self.agents))

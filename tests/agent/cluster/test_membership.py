@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import (
     NOT_A_MEMBER,
     REGISTRATION_TIMEOUT_SECONDS,
     BrokerState,
-    Identity,
-    Membership,
 )
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
@@ -26,22 +23,17 @@ from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.storage.dependency import METASTORE, NotReady
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.made_agents import a_membership, an_agent
 from tests.manual_clock import ManualClock
 
 
-def an_agent(api: FakeClusterApi, node_id: int | None = 1, rack: str | None = None, seed: int = 7) -> Cluster:
-    follower = MetadataFollower(api)
-    membership = Membership(
-        api,
-        follower,
-        Identity(node_id, "127.0.0.1", 9092, rack),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=api.clock,
-        rng=random.Random(seed),
-        registry=CollectorRegistry(),
-    )
-    return Cluster("cluster-id", 8, follower, membership)
+@pytest.fixture
+async def cluster(api: FakeClusterApi, fake_clock: ManualClock) -> AsyncIterator[Cluster]:
+    """Agent 1, started."""
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    yield cluster
+    await cluster.stop()
 
 
 async def test_a_cluster_is_a_view(api: FakeClusterApi) -> None:
@@ -128,18 +120,7 @@ async def test_broker_states_are_kafkas_and_pass_through_recovery(
     api: FakeClusterApi, fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
-    follower = MetadataFollower(api)
-    identity = Identity(1, "127.0.0.1", 9092, None)
-    membership = Membership(
-        api,
-        follower,
-        identity,
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=fake_clock,
-        rng=random.Random(1),
-        registry=registry,
-    )
+    membership = a_membership(api, registry=registry)
 
     def gauge() -> float | None:
         return registry.get_sample_value("headrace_broker_state")
@@ -164,21 +145,20 @@ async def test_broker_states_are_kafkas_and_pass_through_recovery(
     ]
 
 
-async def test_heartbeats_keep_the_lease_and_follow_the_log(api: FakeClusterApi, fake_clock: ManualClock) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
+async def test_heartbeats_keep_the_lease_and_follow_the_log(
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
     api.add_topic("orders")
     api.calls.clear()
     await fake_clock.advance(60)
     assert api.calls["heartbeat"] == 20
     assert cluster.membership.holds_lease()
     assert "orders" in cluster.image.topics_by_name
-    await cluster.stop()
 
 
-async def test_heartbeats_read_the_log_only_if_it_moved(api: FakeClusterApi, fake_clock: ManualClock) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
+async def test_heartbeats_read_the_log_only_if_it_moved(
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
     await fake_clock.advance(3)
     api.calls.clear()
     await fake_clock.advance(30)
@@ -187,14 +167,11 @@ async def test_heartbeats_read_the_log_only_if_it_moved(api: FakeClusterApi, fak
     await fake_clock.advance(3)
     assert "orders" in cluster.image.topics_by_name
     assert api.calls["read_metadata"] == 1
-    await cluster.stop()
 
 
 async def test_a_heartbeat_notices_a_restored_log_of_the_same_length(
-    api: FakeClusterApi, fake_clock: ManualClock
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
 ) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
     backup = len(api.log)
     api.add_topic("lost")
     await fake_clock.advance(6)
@@ -204,7 +181,6 @@ async def test_a_heartbeat_notices_a_restored_log_of_the_same_length(
     assert len(api.log) == length
     await fake_clock.advance(3)
     assert list(cluster.image.topics_by_name) == ["other"]
-    await cluster.stop()
 
 
 async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, fake_clock: ManualClock) -> None:
@@ -225,9 +201,9 @@ async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, 
     await fake_clock.run(cluster.stop())
 
 
-async def test_a_stale_epoch_registers_a_new_incarnation(api: FakeClusterApi, fake_clock: ManualClock) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
+async def test_a_stale_epoch_registers_a_new_incarnation(
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
     first_epoch = cluster.broker_epoch
     first_incarnation = api.agents[1].registration.incarnation_id
     del api.agents[1]
@@ -237,12 +213,11 @@ async def test_a_stale_epoch_registers_a_new_incarnation(api: FakeClusterApi, fa
     assert cluster.broker_epoch > first_epoch
     assert api.agents[1].registration.incarnation_id != first_incarnation
     assert not cluster.image.agents[1].fenced
-    await cluster.stop()
 
 
-async def test_a_hint_that_the_epoch_is_stale_is_followed_at_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
+async def test_a_hint_that_the_epoch_is_stale_is_followed_at_once(
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
     first_epoch = cluster.broker_epoch
     del api.agents[1]
     cluster.membership.check_now()
@@ -252,7 +227,6 @@ async def test_a_hint_that_the_epoch_is_stale_is_followed_at_once(api: FakeClust
     api.calls.clear()
     await fake_clock.advance(30)
     assert api.calls["heartbeat"] == 10
-    await cluster.stop()
 
 
 async def test_a_lost_answer_to_a_registration_registers_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
@@ -335,20 +309,15 @@ async def test_a_controlled_shutdown_does_not_wait_for_the_silent(api: FakeClust
     await leaving.stop()
 
 
-async def test_the_only_agent_may_go_at_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
+async def test_the_only_agent_may_go_at_once(cluster: Cluster, fake_clock: ManualClock) -> None:
     began = fake_clock.monotonic()
     assert await fake_clock.run(cluster.membership.controlled_shutdown())
     assert fake_clock.monotonic() == began
-    await cluster.stop()
 
 
 async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_it_has_caught_up(
-    api: FakeClusterApi, fake_clock: ManualClock
+    cluster: Cluster, api: FakeClusterApi, fake_clock: ManualClock
 ) -> None:
-    cluster = an_agent(api)
-    await fake_clock.run(cluster.start())
     await cluster.catch_up()
     api.append(FenceBrokerRecord(broker_id=1, broker_epoch=cluster.broker_epoch))
     api.agents[1].fenced = True
@@ -362,23 +331,12 @@ async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_i
     assert cluster.membership.holds_lease()
     assert cluster.membership.not_ready() is None
     assert not api.agents[1].fenced
-    await cluster.stop()
 
 
 @pytest.mark.requirement("C14")
 async def test_the_lag_of_the_image_is_a_metric(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     registry = CollectorRegistry()
-    follower = MetadataFollower(api)
-    membership = Membership(
-        api,
-        follower,
-        Identity(1, "127.0.0.1", 9092, None),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=fake_clock,
-        rng=random.Random(1),
-        registry=registry,
-    )
+    membership = a_membership(api, registry=registry)
     await fake_clock.run(membership.start())
     assert registry.get_sample_value("headrace_metadata_lag_records") == 1, "it has not read that it is unfenced"
     api.add_topic("orders", 4)

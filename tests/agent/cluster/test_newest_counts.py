@@ -28,7 +28,7 @@ from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.storage.errors import UnavailableError
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Trial
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.agent.cluster.membership import BrokerState
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.metastore.api.jobs import JobSchedule, JobState
@@ -23,26 +22,12 @@ from headrace.metastore.log.reassignment import reassign
 from headrace.metastore.log.snapshot import load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from tests.agent.cluster.made_agents import an_agent_on
 from tests.metastore.sessions import beat, create, new_agent, new_topic
 
 
-def an_agent(metastore: PostgresMetastore, node_id: int | None, seed: int) -> Cluster:
-    follower = MetadataFollower(metastore)
-    membership = Membership(
-        metastore,
-        follower,
-        Identity(node_id, "127.0.0.1", 9000 + seed, "a"),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=lambda: 18_000,
-        clock=SystemClock(),
-        rng=random.Random(seed),
-        registry=CollectorRegistry(),
-    )
-    return Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)
-
-
 async def test_agents_meet_in_the_log(metastore: PostgresMetastore) -> None:
-    one, two = an_agent(metastore, None, 1), an_agent(metastore, 7, 2)
+    one, two = an_agent_on(metastore, None, 1), an_agent_on(metastore, 7, 2)
     await one.start()
     await two.start()
     assert two.node_id == 7
@@ -60,7 +45,7 @@ async def test_agents_meet_in_the_log(metastore: PostgresMetastore) -> None:
 
 @pytest.mark.requirement("C1")
 async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetastore) -> None:
-    clusters = [an_agent(metastore, None, seed) for seed in (1, 2)]
+    clusters = [an_agent_on(metastore, None, seed) for seed in (1, 2)]
     creations = [
         TopicCreation(cluster, metastore, SystemClock(), random.Random(n), lambda: TopicDefaults(2, 1))
         for n, cluster in enumerate(clusters)

@@ -64,7 +64,7 @@ async def test_produce_counts_what_was_appended_and_not_what_was_refused(merge_m
         key = world.create_topic("t", 2).key(1) or 0
         batches = [plain_batch(3), plain_batch(4), plain_batch(2, producer_id=9, producer_epoch=0, base_sequence=5)]
         for batch in batches:
-            await world.clock.run(world.produce(world.connect(), {"t": {1: batch}}))
+            await world.answers({"t": {1: batch}})
         stored = await world.log_of(key)
     assert {item[0] for item in counted} == {key}
     assert sum(size for _, size, _ in counted) == sum(len(batch.data) for batch in stored)

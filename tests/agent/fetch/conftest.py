@@ -15,3 +15,10 @@ async def world() -> AsyncIterator[World]:
     await world.service.start()
     yield world
     await world.service.close()
+
+
+@pytest.fixture
+def key(world: World) -> int:
+    """Partition key of the only partition of topic "t"."""
+    (key,) = world.create_topic("t", 1)
+    return key

@@ -12,6 +12,7 @@ from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.records.header import TRANSACTIONAL_BIT
 from tests.agent.fetch.test_postgres import PostgresWorld
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -68,9 +69,9 @@ async def test_nothing_at_or_behind_the_last_stable_offset_is_found(world: Postg
         assert await ask(world, LATEST, isolation_level) == (5, -1)
 
 
-async def test_a_search_without_an_end_is_caught(world: PostgresWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_without_an_end_is_caught(world: PostgresWorld, patch: Patch) -> None:
     await open_transaction(world)
-    monkeypatch.setattr(list_offsets.SearchedOffsets, "_replace", lambda self, end: self)
+    patch.replace(list_offsets.SearchedOffsets, "_replace", lambda self, end: self)
     with pytest.raises(AssertionError):
         await check_open(world)
 

@@ -80,24 +80,26 @@ class Asked:
         return None if found is None else list(found.aborted)
 
 
-def test_answers_that_meet_are_joined() -> None:
-    agent = Asked()
+@pytest.fixture
+def agent() -> Asked:
+    return Asked()
+
+
+def test_answers_that_meet_are_joined(agent: Asked) -> None:
     agent.answer(agent.ask(), [extent(100, 149), extent(150, 199)])
     agent.answer(agent.ask(), [extent(0, 99)])
     agent.answer(agent.ask(), [extent(200, 299)])
     assert agent.reads(0) == [(0, 99), (100, 149), (150, 199), (200, 299)]
 
 
-def test_an_answer_from_before_a_swap_leaves_nothing_out() -> None:
-    agent = Asked()
+def test_an_answer_from_before_a_swap_leaves_nothing_out(agent: Asked) -> None:
     asked = agent.ask()
     agent.answer(asked, [extent(0, 49), extent(50, 149), extent(150, 199)])
     agent.answer(asked, [extent(0, 49), extent(50, 99)])
     assert agent.reads(0) == [(0, 49), (50, 99)]
 
 
-def test_an_answer_from_before_a_swap_brings_nothing_twice() -> None:
-    agent = Asked()
+def test_an_answer_from_before_a_swap_brings_nothing_twice(agent: Asked) -> None:
     asked = agent.ask()
     agent.answer(asked, [extent(0, 149), extent(150, 199)])
     agent.answer(asked, [extent(100, 119), extent(120, 149)])
@@ -105,8 +107,7 @@ def test_an_answer_from_before_a_swap_brings_nothing_twice() -> None:
     assert agent.reads(100) == [(100, 119), (120, 149), (150, 199)]
 
 
-def test_an_aborted_transaction_comes_with_its_marker() -> None:
-    agent = Asked()
+def test_an_aborted_transaction_comes_with_its_marker(agent: Asked) -> None:
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 99)], [ABORTED])
     assert agent.aborted(0) == [ABORTED], "up to here, it hides no more than it should"
     agent.answer(agent.ask(), [extent(100, 149), marker(150), extent(151, 300)], [ABORTED])
@@ -116,9 +117,8 @@ def test_an_aborted_transaction_comes_with_its_marker() -> None:
 
 
 @pytest.mark.parametrize("is_fed", [True, False])
-def test_an_aborted_transaction_does_not_come_without_its_marker(*, is_fed: bool) -> None:
+def test_an_aborted_transaction_does_not_come_without_its_marker(agent: Asked, *, is_fed: bool) -> None:
     """A cleaning pass has removed both; what the producer committed later is behind, and not cleaned yet."""
-    agent = Asked()
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 99)], [ABORTED])
     if is_fed:
         agent.hear(FeedKind.SWAP, extent(150, 150))
@@ -127,8 +127,7 @@ def test_an_aborted_transaction_does_not_come_without_its_marker(*, is_fed: bool
     assert agent.aborted(100) == []
 
 
-def test_a_marker_that_goes_with_the_end_of_a_run_is_not_missed() -> None:
-    agent = Asked()
+def test_a_marker_that_goes_with_the_end_of_a_run_is_not_missed(agent: Asked) -> None:
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 149), marker(150), extent(151, 200)], [ABORTED])
     agent.hear(FeedKind.SWAP, extent(150, 260))
     assert agent.reads(0) == [(0, 49), (50, 149)]
@@ -137,15 +136,13 @@ def test_a_marker_that_goes_with_the_end_of_a_run_is_not_missed() -> None:
     assert agent.aborted(150) == []
 
 
-def test_the_primary_is_asked_where_a_rebuilt_log_has_a_gap() -> None:
-    agent = Asked()
+def test_the_primary_is_asked_where_a_rebuilt_log_has_a_gap(agent: Asked) -> None:
     agent.answer(agent.ask(), [extent(0, 49), extent(60, 99), extent(100, 149)])
     assert agent.reads(0) == agent.reads(55) == []
     assert agent.reads(60) == [(60, 99), (100, 149)]
 
 
-def test_deleted_records_are_gone_although_an_unrelated_shard_was_dropped_meanwhile() -> None:
-    agent = Asked()
+def test_deleted_records_are_gone_although_an_unrelated_shard_was_dropped_meanwhile(agent: Asked) -> None:
     agent.hear(FeedKind.COMMIT, extent(0, 99))
     mark = agent.index.before_move()
     agent.index.drop({OTHER_SHARD})
@@ -153,8 +150,7 @@ def test_deleted_records_are_gone_although_an_unrelated_shard_was_dropped_meanwh
     assert agent.reads(0) == []
 
 
-def test_deleted_records_are_gone_although_an_older_answer_comes_later() -> None:
-    agent = Asked()
+def test_deleted_records_are_gone_although_an_older_answer_comes_later(agent: Asked) -> None:
     mark, asked = agent.index.before_move(), agent.ask()
     agent.index.move_log_start(mark, KEY, 100)
     agent.answer(asked, [extent(0, 49), extent(50, 99), extent(100, 149)])
@@ -162,9 +158,8 @@ def test_deleted_records_are_gone_although_an_older_answer_comes_later() -> None
     assert agent.reads(100) == [(100, 149)]
 
 
-def test_deleted_records_of_a_shard_that_is_followed_later_are_not_read_from_the_feed() -> None:
+def test_deleted_records_of_a_shard_that_is_followed_later_are_not_read_from_the_feed(agent: Asked) -> None:
     """The page has the partition's first records, and not yet what was deleted."""
-    agent = Asked()
     agent.index.drop({SHARD})
     agent.index.move_log_start(agent.index.before_move(), KEY, 100)
     agent.index.follow({SHARD})
@@ -174,9 +169,8 @@ def test_deleted_records_of_a_shard_that_is_followed_later_are_not_read_from_the
     assert agent.reads(0) == []
 
 
-def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the_feed() -> None:
+def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the_feed(agent: Asked) -> None:
     """The primary says that the partition is gone, and the feed has just brought its first records."""
-    agent = Asked()
     agent.answer(agent.ask(), [])
     agent.index.move_log_start(agent.index.before_move(), KEY, 100)
     agent.index.observe(PartitionExtents(KEY, False, -1, -1, []), agent.index.generation)
@@ -185,9 +179,8 @@ def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["answers in time", "answers from before"])
-def test_restored_records_are_read(is_late: bool) -> None:
+def test_restored_records_are_read(agent: Asked, is_late: bool) -> None:
     """The log start moves back: the feed drops the partition, then says where it begins."""
-    agent = Asked()
     agent.answer(agent.ask(), [extent(100, 149)], start=100)
     mark, asked = agent.index.before_move(), agent.ask()
     agent.hear(FeedKind.TOPIC_DELETED, deleted_keys=[KEY])
@@ -201,9 +194,8 @@ def test_restored_records_are_read(is_late: bool) -> None:
     assert agent.index.log_start_offset(KEY) == 50
 
 
-def test_a_partition_that_starts_over_keeps_nothing_of_the_other_history() -> None:
+def test_a_partition_that_starts_over_keeps_nothing_of_the_other_history(agent: Asked) -> None:
     """The feed has something else in the place of what this agent committed."""
-    agent = Asked()
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 99)])
     assert agent.reads(0)
     agent.hear(FeedKind.COMMIT, extent(1_000, 1_009))

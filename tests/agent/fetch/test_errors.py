@@ -30,9 +30,7 @@ async def test_an_unknown_topic_is_unknown_only_after_catching_up(world: World, 
     assert world.view.catch_ups == 1
 
 
-async def test_a_partition_beyond_the_last_is_unknown(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
-
+async def test_a_partition_beyond_the_last_is_unknown(world: World, key: int) -> None:
     result = await world.fetch({key + 5: 0})
 
     assert result.code(key + 5) == ErrorCode.unknown_topic_or_partition
@@ -49,16 +47,13 @@ async def test_a_name_is_not_called_unknown_while_the_log_cannot_be_read(world: 
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, ErrorCode.unknown_leader_epoch)])
-async def test_a_newer_leader_epoch_is_unknown(world: World, epoch: int, error: int) -> None:
-    (key,) = world.create_topic("t", 1)
-
+async def test_a_newer_leader_epoch_is_unknown(world: World, key: int, epoch: int, error: int) -> None:
     result = await world.fetch({key: 0}, leader_epoch=epoch)
 
     assert result.code(key) == error
 
 
-async def test_an_older_leader_epoch_is_fenced(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_older_leader_epoch_is_fenced(world: World, key: int) -> None:
     world.raise_leader_epochs("t", 4)
 
     result = await world.fetch({key: 0}, leader_epoch=3)
@@ -67,8 +62,7 @@ async def test_an_older_leader_epoch_is_fenced(world: World) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 1_000_000])
-async def test_out_of_range_is_said_after_asking_the_primary(world: World, offset: int) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_out_of_range_is_said_after_asking_the_primary(world: World, key: int, offset: int) -> None:
     await world.write([(key, plain_batch(3))], own=True)
     await world.fetch({key: 0})
     await world.clock.advance(0.1)
@@ -80,8 +74,7 @@ async def test_out_of_range_is_said_after_asking_the_primary(world: World, offse
     assert world.metastore.asked["find_extents"] == asked + 1
 
 
-async def test_a_lagging_agent_does_not_rewind_a_consumer_that_is_ahead_of_it(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_lagging_agent_does_not_rewind_a_consumer_that_is_ahead_of_it(world: World, key: int) -> None:
     await world.fetch({key: 0})
     world.metastore.change_page = lambda page: page.__class__(
         page.incarnation_id, page.wall_ms, page.heads, [], [], page.metadata_offset
@@ -97,8 +90,7 @@ async def test_a_lagging_agent_does_not_rewind_a_consumer_that_is_ahead_of_it(wo
     assert at_the_end.partitions[key].high_watermark == 2
 
 
-async def test_what_was_deleted_from_the_front_is_out_of_range(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_was_deleted_from_the_front_is_out_of_range(world: World, key: int) -> None:
     for value in (b"a", b"b", b"c"):
         await world.append(key, value, own=True)
     await world.fetch({key: 0})
@@ -117,8 +109,9 @@ async def test_what_was_deleted_from_the_front_is_out_of_range(world: World) -> 
 @pytest.mark.parametrize(
     ("version", "error"), [(12, ErrorCode.unknown_topic_or_partition), (17, ErrorCode.unknown_topic_id)]
 )
-async def test_a_topic_that_the_image_still_shows_but_is_deleted(world: World, version: int, error: ErrorCode) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_topic_that_the_image_still_shows_but_is_deleted(
+    world: World, key: int, version: int, error: ErrorCode
+) -> None:
     await world.append(key, b"a")
     world.model.delete_topic(key >> 24)
     await world.clock.advance(0.1)
@@ -157,8 +150,7 @@ async def test_a_missing_object_is_a_storage_error_once_and_no_loop(world: World
     assert world.metastore.asked["find_extents"] == 2
 
 
-async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(world: World, key: int) -> None:
     await world.fetch({key: 0})
     file_id = await world.append(key, b"a")
     await world.clock.advance(0.1)
@@ -175,9 +167,8 @@ async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(wor
     assert split_sent(result.records(key)) == expected(world.live[key], 0)[:1]
 
 
-async def test_a_file_that_retention_took_away_in_mid_fetch_is_out_of_range(world: World) -> None:
+async def test_a_file_that_retention_took_away_in_mid_fetch_is_out_of_range(world: World, key: int) -> None:
     """For a fetch of any duration: it asks again, and no alarm is raised."""
-    (key,) = world.create_topic("t", 1)
     file_id = await world.append(key, b"a")
     await world.append(key, b"b")
     await world.clock.advance(0.1)  # the index knows both
@@ -211,8 +202,7 @@ def _flip(position_from_end: int) -> Callable[[bytes], bytes]:
 
 @pytest.mark.requirement("W5")
 @pytest.mark.parametrize("position", [*range(16, 16 + 8 + 90, 3), 300, 333])
-async def test_any_flipped_bit_is_an_error_and_never_a_wrong_byte(world: World, position: int) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_any_flipped_bit_is_an_error_and_never_a_wrong_byte(world: World, key: int, position: int) -> None:
     file_id = await world.append(key, b"x" * 400, b"y" * 400)
     await world.store.rewrite(object_key(file_id), _flip(position))
 
@@ -227,8 +217,7 @@ async def test_any_flipped_bit_is_an_error_and_never_a_wrong_byte(world: World, 
     assert split_sent(behind.records(key)) == expected(world.live[key], 1)
 
 
-async def test_a_cut_object_is_an_error(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_cut_object_is_an_error(world: World, key: int) -> None:
     file_id = await world.append(key, b"x" * 400, b"y" * 400)
     await world.store.rewrite(object_key(file_id), _cut)
 
@@ -237,8 +226,7 @@ async def test_a_cut_object_is_an_error(world: World) -> None:
     assert (result.code(key), result.records(key)) == (ErrorCode.kafka_storage_error, b"")
 
 
-async def test_another_files_bytes_under_the_name_are_an_error(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_another_files_bytes_under_the_name_are_an_error(world: World, key: int) -> None:
     file_id = await world.write([(key, plain_batch(3, b"right"))])
     other = await world.write([(key, plain_batch(2, b"wrong".ljust(11)))])
     foreign = await world.store.get(object_key(other))
@@ -250,8 +238,7 @@ async def test_another_files_bytes_under_the_name_are_an_error(world: World) -> 
     assert b"wrong" not in result.records(key)
 
 
-async def test_the_good_extents_before_a_bad_one_are_delivered(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_the_good_extents_before_a_bad_one_are_delivered(world: World, key: int) -> None:
     await world.append(key, b"good")
     bad = await world.append(key, b"bad")
     await world.store.rewrite(object_key(bad), lambda _: None)
@@ -262,8 +249,7 @@ async def test_the_good_extents_before_a_bad_one_are_delivered(world: World) -> 
     assert second.code(key) == ErrorCode.kafka_storage_error
 
 
-async def test_a_store_that_is_down_is_not_asked_twice(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_store_that_is_down_is_not_asked_twice(world: World, key: int) -> None:
     await world.append(key, b"a")
 
     async def down(_: str) -> None:
@@ -276,8 +262,7 @@ async def test_a_store_that_is_down_is_not_asked_twice(world: World) -> None:
     assert len(world.store.gets) == 1
 
 
-async def test_a_swap_in_the_feed_sends_older_readers_to_the_primary(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_swap_in_the_feed_sends_older_readers_to_the_primary(world: World, key: int) -> None:
     await world.fetch({key: 0})
     old = await world.append(key, b"a", own=True)
     await world.append(key, b"b", own=True)

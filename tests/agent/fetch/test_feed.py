@@ -14,6 +14,7 @@ from headrace.agent.fetch.index.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
 from headrace.metastore.api.read import FeedPage
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
+from tests.patch import Patch
 
 
 @pytest.fixture
@@ -23,8 +24,7 @@ async def world() -> AsyncIterator[World]:
     await world.service.close()
 
 
-async def test_the_feed_is_polled_once_per_interval_while_consumers_read(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_the_feed_is_polled_once_per_interval_while_consumers_read(world: World, key: int) -> None:
     await world.service.start()
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
     await world.clock.settle()
@@ -54,8 +54,7 @@ async def test_without_readers_the_feed_is_polled_seldom_however_many_commits_th
     assert world.metastore.asked["poll_feed"] - started == 10
 
 
-async def test_a_new_reader_finds_what_was_committed_without_readers(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_new_reader_finds_what_was_committed_without_readers(world: World, key: int) -> None:
     await world.service.start()
     await world.clock.settle()
     await world.append(key, b"a", own=True)
@@ -74,8 +73,7 @@ async def test_a_new_reader_finds_what_was_committed_without_readers(world: Worl
     assert split_sent((await waiting).records(key)) == expected(world.live[key], 1)
 
 
-async def test_consumers_behind_the_end_cost_no_more_polls_than_none(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_consumers_behind_the_end_cost_no_more_polls_than_none(world: World, key: int) -> None:
     for _ in range(20):
         await world.append(key, b"a")
     await world.service.start()
@@ -89,8 +87,7 @@ async def test_consumers_behind_the_end_cost_no_more_polls_than_none(world: Worl
     assert world.metastore.asked["poll_feed"] - started <= 10
 
 
-async def test_consumers_behind_the_end_end_the_quiet(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_consumers_behind_the_end_end_the_quiet(world: World, key: int) -> None:
     await world.append(key, b"a")
     await world.service.start()
     await world.clock.advance(QUIET_AFTER_SECONDS + QUIET_SECONDS)
@@ -134,15 +131,14 @@ async def test_a_consumer_at_the_end_of_one_partition_hears_of_it_within_the_int
     await hear_of_the_end(world)
 
 
-async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
     """Planted: a fetch that has enough does not follow the end of its other partitions."""
-    monkeypatch.setattr(world.service._fetch, "_follows", nullcontext)
+    patch.replace(world.service._fetch, "_follows", nullcontext)
     with pytest.raises(AssertionError):
         await hear_of_the_end(world)
 
 
-async def test_a_quiet_cluster_is_polled_rarely_until_something_happens(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_quiet_cluster_is_polled_rarely_until_something_happens(world: World, key: int) -> None:
     await world.service.start()
     await world.clock.advance(QUIET_AFTER_SECONDS + QUIET_SECONDS)
     before = world.metastore.asked["poll_feed"]
@@ -157,8 +153,7 @@ async def test_a_quiet_cluster_is_polled_rarely_until_something_happens(world: W
     assert world.metastore.asked["poll_feed"] - before == 10
 
 
-async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: World, key: int) -> None:
     await world.service.start()
     await world.fetch({key: 0})
     await world.clock.advance(5.0)
@@ -172,8 +167,7 @@ async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: Worl
     assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
 
 
-async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World, key: int) -> None:
     await world.service.start()
     await world.fetch({key: 0})
     await world.clock.settle()
@@ -182,8 +176,7 @@ async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World
     assert world.metastore.asked["poll_feed"] - before == 6
 
 
-async def test_a_commit_during_a_poll_is_not_lost_to_readers(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_commit_during_a_poll_is_not_lost_to_readers(world: World, key: int) -> None:
     await world.service.start()
     await world.fetch({key: 0})
     await world.clock.settle()
@@ -221,8 +214,7 @@ async def test_starting_without_a_metastore_says_so(world: World) -> None:
         await world.service.start()
 
 
-async def test_an_outage_is_survived_without_hammering(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_outage_is_survived_without_hammering(world: World, key: int) -> None:
     await world.service.start()
     await world.fetch({key: 0})
     world.metastore.fail = UnavailableError("down")
@@ -241,9 +233,8 @@ async def test_an_outage_is_survived_without_hammering(world: World) -> None:
 
 
 async def test_an_unforeseen_failure_forgets_the_index_and_goes_on(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, key: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (key,) = world.create_topic("t", 1)
     await world.service.start()
     await world.fetch({key: 0})
 
@@ -263,8 +254,7 @@ async def test_an_unforeseen_failure_forgets_the_index_and_goes_on(
     assert split_sent(result.records(key)) == expected(world.live[key], 0)
 
 
-async def test_a_page_that_is_not_the_whole_feed_is_followed_by_the_next_at_once(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_page_that_is_not_the_whole_feed_is_followed_by_the_next_at_once(world: World, key: int) -> None:
     await world.service.start()
     await world.fetch({key: 0})
     await world.clock.settle()

@@ -94,8 +94,7 @@ async def test_a_timestamp_is_found_in_a_large_extent(world: World, dropped: tup
         assert _bytes_read(world) <= 2 * TAIL_BYTES + 3 * WINDOW_BYTES
 
 
-async def test_a_small_extent_costs_no_look_at_its_footer(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_small_extent_costs_no_look_at_its_footer(world: World, key: int) -> None:
     await world.write([(key, _batch(n)) for n in range(WORTHWHILE_BYTES // len(VALUE) - 2)])
     world.store.gets.clear()
     await world.fetch({key: 40}, max_bytes=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from headrace.agent.fetch.index.index import LOOK_AGAIN, TailIndex
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 from headrace.metastore.keys import partition_key
@@ -42,9 +44,12 @@ def started() -> TailIndex:
     return index
 
 
-def test_commits_are_seen_in_order_and_reported_by_size() -> None:
-    index = started()
+@pytest.fixture
+def index() -> TailIndex:
+    return started()
 
+
+def test_commits_are_seen_in_order_and_reported_by_size(index: TailIndex) -> None:
     heard = index.apply(page(commit(1, extent(0, 4)), commit(2, extent(5, 5), extent(6, 9))))
 
     assert heard == {KEY: 300}
@@ -54,8 +59,7 @@ def test_commits_are_seen_in_order_and_reported_by_size() -> None:
     assert index.heads == {0: 2, 1: 0, 2: 0, 3: 0}
 
 
-def test_a_reader_gets_extents_up_to_its_bytes_and_at_least_one() -> None:
-    index = started()
+def test_a_reader_gets_extents_up_to_its_bytes_and_at_least_one(index: TailIndex) -> None:
     index.apply(page(commit(1, *[extent(i, i) for i in range(5)])))
 
     found = [index.look(KEY, 1, max_bytes) for max_bytes in (0, 100, 101, 10_000)]
@@ -76,8 +80,7 @@ def test_nothing_is_known_before_the_primary_was_asked_once() -> None:
     assert (sight.log_start_offset, sight.high_watermark) == (2, 10)
 
 
-def test_offsets_beyond_what_is_held_are_left_to_the_primary() -> None:
-    index = started()
+def test_offsets_beyond_what_is_held_are_left_to_the_primary(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4))))
 
     assert index.look(KEY, 6, 1) is None
@@ -85,8 +88,7 @@ def test_offsets_beyond_what_is_held_are_left_to_the_primary() -> None:
     assert index.look(KEY, 5, 1) is not None
 
 
-def test_a_primary_answer_that_is_ahead_of_the_feed_raises_the_high_watermark() -> None:
-    index = started()
+def test_a_primary_answer_that_is_ahead_of_the_feed_raises_the_high_watermark(index: TailIndex) -> None:
     index.observe(PartitionExtents(KEY, True, 0, 8, []), index.generation)
 
     assert index.look(KEY, 0, 1) is None
@@ -97,8 +99,7 @@ def test_a_primary_answer_that_is_ahead_of_the_feed_raises_the_high_watermark() 
     assert index.high_watermark(KEY) == 8
 
 
-def test_rows_seen_before_are_skipped() -> None:
-    index = started()
+def test_rows_seen_before_are_skipped(index: TailIndex) -> None:
     row = commit(1, extent(0, 4))
     index.apply(page(row))
 
@@ -106,8 +107,7 @@ def test_rows_seen_before_are_skipped() -> None:
     assert index.high_watermark(KEY) == 5
 
 
-def test_a_gap_in_the_numbers_forgets_the_shard_and_goes_on_after_it() -> None:
-    index = started()
+def test_a_gap_in_the_numbers_forgets_the_shard_and_goes_on_after_it(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4)), commit(1, extent(0, 0, key=OTHER), shard=OTHER_SHARD)))
 
     heard = index.apply(page(commit(3, extent(9, 9))))
@@ -118,8 +118,7 @@ def test_a_gap_in_the_numbers_forgets_the_shard_and_goes_on_after_it() -> None:
     assert index.heads[SHARD] == 3
 
 
-def test_a_lost_shard_is_forgotten_and_followed_from_its_head() -> None:
-    index = started()
+def test_a_lost_shard_is_forgotten_and_followed_from_its_head(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4))))
 
     heard = index.apply(page(lost=(SHARD,), s0=40))
@@ -129,8 +128,7 @@ def test_a_lost_shard_is_forgotten_and_followed_from_its_head() -> None:
     assert index.heads[SHARD] == 40
 
 
-def test_a_feed_that_went_back_is_not_believed() -> None:
-    index = started()
+def test_a_feed_that_went_back_is_not_believed(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4)), commit(2, extent(5, 5))))
 
     index.apply(page(s0=1))
@@ -139,8 +137,7 @@ def test_a_feed_that_went_back_is_not_believed() -> None:
     assert index.heads[SHARD] == 1
 
 
-def test_another_life_of_the_metastore_forgets_everything() -> None:
-    index = started()
+def test_another_life_of_the_metastore_forgets_everything(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4))))
 
     heard = index.apply(page(commit(2, extent(0, 0)), life=uuid.UUID(int=2), s1=5, s2=0))
@@ -150,8 +147,7 @@ def test_another_life_of_the_metastore_forgets_everything() -> None:
     assert index.heads == {0: 2, 1: 5, 2: 0}
 
 
-def test_a_primary_answer_from_before_something_was_forgotten_teaches_nothing() -> None:
-    index = started()
+def test_a_primary_answer_from_before_something_was_forgotten_teaches_nothing(index: TailIndex) -> None:
     asked_at = index.generation
     index.apply(page(lost=(SHARD,), s0=3))
 
@@ -169,8 +165,7 @@ def test_a_partition_of_an_unfollowed_shard_is_left_to_the_primary() -> None:
     assert index.look(KEY, 5, 1) is None
 
 
-def test_the_log_start_moves_forward_only_and_takes_extents_with_it() -> None:
-    index = started()
+def test_the_log_start_moves_forward_only_and_takes_extents_with_it(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4), extent(5, 9))))
     move = FeedRow(SHARD, 2, FeedKind.LOG_START, log_starts=[LogStartMove(KEY, 6)])
 
@@ -193,8 +188,7 @@ def test_a_log_start_that_came_before_the_first_question_is_not_lost() -> None:
     assert index.look(KEY, 5, 1) is None
 
 
-def test_a_swap_leaves_what_it_replaced_to_the_primary() -> None:
-    index = started()
+def test_a_swap_leaves_what_it_replaced_to_the_primary(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4), extent(5, 9), extent(10, 10))))
 
     index.apply(page(FeedRow(SHARD, 2, FeedKind.SWAP, [extent(0, 9)])))
@@ -206,8 +200,7 @@ def test_a_swap_leaves_what_it_replaced_to_the_primary() -> None:
     assert index.high_watermark(KEY) == 13
 
 
-def test_a_deleted_topic_is_forgotten_even_if_an_old_answer_comes_late() -> None:
-    index = started()
+def test_a_deleted_topic_is_forgotten_even_if_an_old_answer_comes_late(index: TailIndex) -> None:
     asked_at = index.generation
 
     heard = index.apply(page(FeedRow(SHARD, 1, FeedKind.TOPIC_DELETED, deleted_keys=[KEY])))
@@ -217,8 +210,7 @@ def test_a_deleted_topic_is_forgotten_even_if_an_old_answer_comes_late() -> None
     assert index.look(KEY, 5, 1) is None
 
 
-def test_extents_that_do_not_continue_the_tail_replace_it() -> None:
-    index = started()
+def test_extents_that_do_not_continue_the_tail_replace_it(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4))))
 
     index.apply(page(commit(2, extent(3, 8))))
@@ -241,8 +233,7 @@ def test_memory_is_bounded_and_the_oldest_arrival_goes_first() -> None:
     assert [offset for offset in range(4) if index.look(OTHER, offset, 1)] == [0, 1, 2, 3]
 
 
-def test_the_end_of_a_files_live_bytes_grows_with_what_is_heard() -> None:
-    index = started()
+def test_the_end_of_a_files_live_bytes_grows_with_what_is_heard(index: TailIndex) -> None:
     one = extent(0, 0, position=50)
     two = replace_file(extent(0, 0, key=OTHER, position=900), one.file_id)
 
@@ -256,8 +247,7 @@ def replace_file(of: Extent, file_id: uuid.UUID) -> Extent:
     return of._replace(source=file_id)
 
 
-def test_forget_all_starts_over() -> None:
-    index = started()
+def test_forget_all_starts_over(index: TailIndex) -> None:
     index.apply(page(commit(1, extent(0, 4))))
 
     assert index.forget_all() == {KEY: LOOK_AGAIN, OTHER: LOOK_AGAIN}

@@ -14,6 +14,7 @@ from headrace.agent.fetch.offsets.joined_offsets import JoinedOffsets
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
@@ -42,7 +43,7 @@ async def test_requests_that_come_together_share_a_call(world: World, seed: int)
     await ask_in_many_requests(world, random.Random(seed))
 
 
-async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
     """Planted: the last to ask gets the first answers."""
 
     async def call(self: JoinedOffsets, asked: list[Any]) -> None:
@@ -51,7 +52,7 @@ async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyP
         await original(self, asked)
 
     original = JoinedOffsets._call
-    monkeypatch.setattr(JoinedOffsets, "_call", call)
+    patch.replace(JoinedOffsets, "_call", call)
     with pytest.raises(AssertionError):
         await ask_in_many_requests(world, random.Random(0))
 

@@ -16,6 +16,7 @@ from headrace.agent.fetch.lookup import Lookup
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.fetch_world import FetchResult, World, expected, split_sent
 from tests.agent.fetch.test_leader_epochs import ask
+from tests.patch import Patch
 
 FENCED = int(ErrorCode.fenced_leader_epoch)
 
@@ -51,8 +52,8 @@ async def test_a_waiting_fetch_does_not_move_its_reader_into_a_later_epoch(world
     await _position_stays_in_its_epoch(world)
 
 
-async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "known_part", _as_found)
+async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
+    patch.replace(handler, "known_part", _as_found)
     with pytest.raises(AssertionError, match="truncation"):
         await _position_stays_in_its_epoch(world)
 
@@ -62,8 +63,7 @@ async def test_a_reader_that_names_no_epoch_gets_everything(world: World) -> Non
     assert (result.code(key), len(split_sent(result.records(key)))) == (0, 1)
 
 
-async def test_what_its_epoch_has_comes_first(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_its_epoch_has_comes_first(world: World, key: int) -> None:
     await world.append(key, b"a")
     await world.append(key, b"b")
     world.model.set_leader_epoch(key, 3)
@@ -75,10 +75,9 @@ async def test_what_its_epoch_has_comes_first(world: World) -> None:
 
 @pytest.mark.parametrize("looks", [True, False], ids=["as it is", "planted bug"])
 async def test_a_second_look_for_a_lost_file_keeps_to_the_epoch_too(
-    world: World, monkeypatch: pytest.MonkeyPatch, looks: bool
+    world: World, key: int, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """Its file is gone, and what the primary has in its place is of a later epoch."""
-    (key,) = world.create_topic("t", 1)
     lost = await world.append(key, b"a")
     await world.store.delete_many([object_key(lost)])
     world.model.set_leader_epoch(key, 3)

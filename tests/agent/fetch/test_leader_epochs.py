@@ -35,8 +35,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("version", versions_of(23))
-async def test_epochs_end_where_the_next_begins(world: World, version: int) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_epochs_end_where_the_next_begins(world: World, key: int, version: int) -> None:
     await world.append(key, b"a", b"b")
     world.model.set_leader_epoch(key, 3)
     await world.append(key, b"c")
@@ -52,8 +51,7 @@ async def test_epochs_end_where_the_next_begins(world: World, version: int) -> N
     ]
 
 
-async def test_each_partition_has_its_own_answer(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_each_partition_has_its_own_answer(world: World, key: int) -> None:
     await world.append(key, b"a")
     (gone,) = world.create_topic("gone", 1)
     world.model.delete_topic(gone >> 24)

@@ -24,7 +24,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 from tests.metastore.lifecycle_rows import TOPIC, LifecycleRows, one_life
 

@@ -29,9 +29,8 @@ async def ask(world: World, timestamp: int, **options: Any) -> tuple[int, int, i
     return int(found.error_code), found.offset, found.timestamp
 
 
-async def test_a_client_that_knows_the_log_start_gets_no_record_before_it(world: World) -> None:
+async def test_a_client_that_knows_the_log_start_gets_no_record_before_it(world: World, key: int) -> None:
     """Retention moved it, and the feed has not brought that yet."""
-    (key,) = world.create_topic("t", 1)
     for value in (b"a", b"b", b"c"):
         await world.append(key, value)
     await world.fetch({key: 0})  # the primary tells of the partition, and the next poll of its extents
@@ -48,8 +47,7 @@ async def test_a_client_that_knows_the_log_start_gets_no_record_before_it(world:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_every_version_knows_earliest_and_latest(world: World, version: int) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_every_version_knows_earliest_and_latest(world: World, key: int, version: int) -> None:
     await world.write([(key, plain_batch(5))])
     await world.append(key, b"x")
     world.model.move_log_start(key, 5)
@@ -59,8 +57,7 @@ async def test_every_version_knows_earliest_and_latest(world: World, version: in
 
 
 @pytest.mark.requirement("W5")
-async def test_latest_is_the_primarys_even_while_the_feed_stops(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_latest_is_the_primarys_even_while_the_feed_stops(world: World, key: int) -> None:
     await world.service.close()
     await world.append(key, b"a", b"b")
 
@@ -73,25 +70,22 @@ async def test_latest_is_the_primarys_even_while_the_feed_stops(world: World) ->
     [(-5, 0, 0), (0, 0, 0), (1, 1, 10), (10, 1, 10), (15, 3, 40), (35, 3, 40), (41, 5, 50), (51, -1, None)],
 )
 async def test_a_timestamp_finds_the_first_record_that_reaches_it(
-    world: World, codec: Codec, at: int, offset: int, found: int | None
+    world: World, key: int, codec: Codec, at: int, offset: int, found: int | None
 ) -> None:
-    (key,) = world.create_topic("t", 1)
     await world.write([(key, batch(0, 10, 5, codec=codec)), (key, batch(40, 20, codec=codec))])
     await world.write([(key, batch(50, codec=codec))])
 
     assert await ask(world, T0 + at) == (0, offset, -1 if found is None else T0 + found)
 
 
-async def test_dead_batches_have_no_timestamps(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_dead_batches_have_no_timestamps(world: World, key: int) -> None:
     await world.write([(key, batch(0)), (key, plain_batch(1, base_timestamp=T0 + 99, **NEVER_SEEN)), (key, batch(50))])
 
     assert await ask(world, T0 + 60) == (0, -1, -1)
     assert await ask(world, T0 + 1) == (0, 1, T0 + 50)
 
 
-async def test_records_below_the_log_start_are_not_found(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_records_below_the_log_start_are_not_found(world: World, key: int) -> None:
     await world.write([(key, batch(90, 80, 10))])
     await world.write([(key, batch(20))])
     await world.write([(key, batch(70))])
@@ -101,15 +95,13 @@ async def test_records_below_the_log_start_are_not_found(world: World) -> None:
     assert await ask(world, T0 + 75) == (0, -1, -1)
 
 
-async def test_append_time_is_every_records_time(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_append_time_is_every_records_time(world: World, key: int) -> None:
     await world.write([(key, batch(0, 30, log_append_time=True))])
 
     assert await ask(world, T0 + 10) == (0, 0, T0 + 30)
 
 
-async def test_a_header_that_promises_a_later_time_than_its_records_have_is_passed_over(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_header_that_promises_a_later_time_than_its_records_have_is_passed_over(world: World, key: int) -> None:
     await world.write([(key, plain_batch(2, base_timestamp=T0, max_timestamp=T0 + 1000))])
     await world.write([(key, batch(500))])
 
@@ -118,10 +110,9 @@ async def test_a_header_that_promises_a_later_time_than_its_records_have_is_pass
 
 @pytest.mark.parametrize("in_one_extent", [False, True])
 async def test_a_header_that_says_too_early_a_time_hides_its_own_records_and_no_others(
-    world: World, in_one_extent: bool
+    world: World, key: int, in_one_extent: bool
 ) -> None:
     """Kafka computes the header's time from the records; here a producer's claim is stored."""
-    (key,) = world.create_topic("t", 1)
     batches = [batch(10), forge(batch(0, 400), max_timestamp=T0), batch(300)]
     for written in [batches] if in_one_extent else [[one] for one in batches]:
         await world.write([(key, data) for data in written])
@@ -132,9 +123,8 @@ async def test_a_header_that_says_too_early_a_time_hides_its_own_records_and_no_
     assert await ask(world, MAX_TIMESTAMP) == (0, 3, T0 + 300)
 
 
-async def test_a_batch_too_large_to_be_opened_is_found_by_its_header(world: World) -> None:
+async def test_a_batch_too_large_to_be_opened_is_found_by_its_header(world: World, key: int) -> None:
     """5,849 bytes, 9,000,000 records: its first readable offset, in no time and no memory."""
-    (key,) = world.create_topic("t", 1)
     await world.write([(key, batch(0)), (key, forge(bytes(crowded_batch(9_000_000)), max_timestamp=T0 + 70))])
     await world.write([(key, batch(90))])
     tracemalloc.start()
@@ -149,8 +139,7 @@ async def test_a_batch_too_large_to_be_opened_is_found_by_its_header(world: Worl
     assert await ask(world, T0 + 60) == (0, 5, T0 + 70)
 
 
-async def test_max_timestamp_is_the_first_record_that_has_it(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_max_timestamp_is_the_first_record_that_has_it(world: World, key: int) -> None:
     assert await ask(world, MAX_TIMESTAMP) == (0, -1, -1)
     await world.write([(key, batch(0, 70)), (key, batch(70, 3))])
     await world.write([(key, batch(60))])
@@ -162,9 +151,8 @@ async def test_max_timestamp_is_the_first_record_that_has_it(world: World) -> No
     ("timestamp", "first_version"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (PENDING_UPLOAD, 11)]
 )
 async def test_special_timestamps_are_refused_before_their_version(
-    world: World, timestamp: int, first_version: int
+    world: World, key: int, timestamp: int, first_version: int
 ) -> None:
-    (key,) = world.create_topic("t", 1)
     await world.append(key, b"a")
 
     before, _, _ = await ask(world, timestamp, version=first_version - 1)
@@ -173,8 +161,7 @@ async def test_special_timestamps_are_refused_before_their_version(
     assert (before, since) == (ErrorCode.unsupported_version, 0)
 
 
-async def test_nothing_is_tiered(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_nothing_is_tiered(world: World, key: int) -> None:
     await world.append(key, b"a", b"b")
 
     assert await ask(world, EARLIEST_LOCAL) == (0, 0, -1)
@@ -183,8 +170,7 @@ async def test_nothing_is_tiered(world: World) -> None:
     assert (await ask(world, -7))[0] == ErrorCode.unsupported_version
 
 
-async def test_each_partition_has_its_own_error(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_each_partition_has_its_own_error(world: World, key: int) -> None:
     await world.append(key, b"a")
     (gone,) = world.create_topic("gone", 1)
     world.model.delete_topic(gone >> 24)
@@ -198,8 +184,7 @@ async def test_each_partition_has_its_own_error(world: World) -> None:
     assert found[0].offset == 1
 
 
-async def test_leader_epochs_are_checked_and_told(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_leader_epochs_are_checked_and_told(world: World, key: int) -> None:
     await world.append(key, b"a")
 
     (newer,) = await world.list_offsets([("t", 0, LATEST)], leader_epoch=9)
@@ -210,16 +195,14 @@ async def test_leader_epochs_are_checked_and_told(world: World) -> None:
 
 
 @pytest.mark.parametrize("failure", [UnavailableError("down"), OutcomeUnknownError("cut")])
-async def test_a_silent_metastore_is_a_storage_error(world: World, failure: Exception) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_silent_metastore_is_a_storage_error(world: World, key: int, failure: Exception) -> None:
     world.metastore.fail = failure  # type: ignore[assignment]
 
     assert await ask(world, LATEST) == (ErrorCode.kafka_storage_error, -1, -1)
     assert key in world.live
 
 
-async def test_an_unreadable_file_is_a_storage_error_for_timestamps_only(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_unreadable_file_is_a_storage_error_for_timestamps_only(world: World, key: int) -> None:
     file_id = await world.write([(key, batch(0, 10))])
     await world.store.rewrite(object_key(file_id), lambda data: data[:60])
 

@@ -25,7 +25,7 @@ from headrace.storage.errors import TruncatedError, UnavailableError
 from headrace.storage.records.codec import decode_records
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 MANY = 1 << 20

@@ -28,17 +28,19 @@ def with_one() -> TailIndex:
     return index
 
 
-def test_what_follows_the_end_is_known_at_once() -> None:
-    index = with_one()
+@pytest.fixture
+def index() -> TailIndex:
+    return with_one()
 
+
+def test_what_follows_the_end_is_known_at_once(index: TailIndex) -> None:
     assert index.take_own([extent(5, 6), extent(7, 9)]) == ({KEY: 200}, True)
 
     assert ends(index) == (10, [0, 5, 7], 10)
     assert index.heads[SHARD] == 1, "the feed will bring it, too"
 
 
-def test_the_feed_brings_it_later_without_news() -> None:
-    index = with_one()
+def test_the_feed_brings_it_later_without_news(index: TailIndex) -> None:
     index.take_own([extent(5, 6)])
     index.take_own([extent(7, 9)])
 
@@ -49,8 +51,7 @@ def test_the_feed_brings_it_later_without_news() -> None:
     assert index.take_own([extent(11, 11)]) == ({KEY: 100}, True)
 
 
-def test_an_extent_of_the_feed_may_be_several_of_here() -> None:
-    index = with_one()
+def test_an_extent_of_the_feed_may_be_several_of_here(index: TailIndex) -> None:
     file_id = uuid.UUID(int=77)
     parts = [extent(5, 6)._replace(source=file_id), extent(7, 9, position=100)._replace(source=file_id)]
     index.take_own(parts)
@@ -62,25 +63,21 @@ def test_an_extent_of_the_feed_may_be_several_of_here() -> None:
 
 
 @pytest.mark.parametrize("base", [6, 4, 0], ids=["behind another agent's", "half known", "known"])
-def test_what_does_not_follow_the_end_waits_for_the_feed(base: int) -> None:
-    index = with_one()
-
+def test_what_does_not_follow_the_end_waits_for_the_feed(index: TailIndex, base: int) -> None:
     heard, is_known = index.take_own([extent(base, 9)])
 
     assert (heard, is_known) == ({}, False)
     assert ends(index) == (5, [0], 5)
 
 
-def test_what_the_feed_brought_before_the_answer_came_is_known() -> None:
-    index = with_one()
+def test_what_the_feed_brought_before_the_answer_came_is_known(index: TailIndex) -> None:
     index.apply(page(commit(2, extent(5, 9))))
 
     assert index.take_own([extent(5, 9)]) == ({}, True)
     assert ends(index) == (10, [0, 5], 10)
 
 
-def test_what_the_primary_says_is_further_waits_for_the_feed() -> None:
-    index = with_one()
+def test_what_the_primary_says_is_further_waits_for_the_feed(index: TailIndex) -> None:
     index.observe(PartitionExtents(KEY, True, 0, 8, []), index.generation)
 
     assert index.take_own([extent(8, 9)]) == ({}, False)
@@ -92,8 +89,7 @@ def test_a_partition_without_extents_waits_for_the_feed() -> None:
     assert TailIndex(4).take_own([extent(0, 4)]) == ({}, False)
 
 
-def test_one_of_two_partitions_may_be_known() -> None:
-    index = with_one()
+def test_one_of_two_partitions_may_be_known(index: TailIndex) -> None:
     assert index.take_own([extent(5, 6), extent(3, 4, key=OTHER)]) == ({KEY: 100}, False)
 
 
@@ -112,8 +108,7 @@ def test_what_the_feed_has_something_else_for_is_lost_and_forgotten() -> None:
     assert index.look(KEY, 0, 1_000) is None, "the primary is asked"
 
 
-def test_an_open_transaction_holds_up_stable_readers_only() -> None:
-    index = with_one()
+def test_an_open_transaction_holds_up_stable_readers_only(index: TailIndex) -> None:
     opened = FeedRow(SHARD, 2, FeedKind.TRANSACTION, [extent(5, 5)], first_open_offsets={KEY: 5})
     index.apply(page(opened))
 
@@ -126,8 +121,7 @@ def test_an_open_transaction_holds_up_stable_readers_only() -> None:
     assert ends(index) == (11, [0, 5, 6, 10], 11)
 
 
-def test_stable_offsets_do_not_go_back_when_the_feed_catches_up() -> None:
-    index = with_one()
+def test_stable_offsets_do_not_go_back_when_the_feed_catches_up(index: TailIndex) -> None:
     index.take_own([extent(5, 6)])
     index.take_own([extent(7, 9)])
 
@@ -136,8 +130,7 @@ def test_stable_offsets_do_not_go_back_when_the_feed_catches_up() -> None:
     assert ends(index)[2] == 10
 
 
-def test_a_moved_log_start_may_pass_what_is_ahead() -> None:
-    index = with_one()
+def test_a_moved_log_start_may_pass_what_is_ahead(index: TailIndex) -> None:
     index.take_own([extent(5, 6)])
     index.move_log_start(index.before_move(), KEY, 7)
 
@@ -154,8 +147,7 @@ async def world() -> AsyncIterator[World]:
     await world.service.close()
 
 
-async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World, key: int) -> None:
     await world.service.start()
     await world.append(key, b"a")
     await world.fetch({key: 0}, max_wait_ms=10_000, min_bytes=1)
@@ -171,8 +163,7 @@ async def test_a_consumer_at_the_end_gets_it_without_a_poll(world: World) -> Non
     assert world.metastore.asked["poll_feed"] == asked["poll_feed"]
 
 
-async def test_a_consumer_gets_what_another_agent_committed_before_it(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_consumer_gets_what_another_agent_committed_before_it(world: World, key: int) -> None:
     await world.service.start()
     await world.append(key, b"a")
     await world.fetch({key: 0}, max_wait_ms=10_000, min_bytes=1)

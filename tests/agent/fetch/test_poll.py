@@ -13,8 +13,7 @@ from tests.model import metastore_model
 from tests.storage.batches import plain_batch
 
 
-async def test_a_waiting_fetch_ends_when_data_arrives_and_not_before(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_waiting_fetch_ends_when_data_arrives_and_not_before(world: World, key: int) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000))
     await world.clock.advance(3.0)
     assert not waiting.done()
@@ -26,8 +25,7 @@ async def test_a_waiting_fetch_ends_when_data_arrives_and_not_before(world: Worl
     assert split_sent(waiting.result().records(key)) == expected(world.live[key], 0)
 
 
-async def test_an_own_commit_ends_the_wait_without_waiting_for_the_next_poll(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_own_commit_ends_the_wait_without_waiting_for_the_next_poll(world: World, key: int) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000))
     await world.clock.settle()
     before = world.clock.monotonic()
@@ -39,8 +37,7 @@ async def test_an_own_commit_ends_the_wait_without_waiting_for_the_next_poll(wor
     assert world.clock.monotonic() == before
 
 
-async def test_a_fetch_gets_an_empty_answer_when_its_time_is_up(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_fetch_gets_an_empty_answer_when_its_time_is_up(world: World, key: int) -> None:
     before = world.clock.monotonic()
 
     result = await world.fetch({key: 0}, max_wait_ms=500)
@@ -49,8 +46,7 @@ async def test_a_fetch_gets_an_empty_answer_when_its_time_is_up(world: World) ->
     assert world.clock.monotonic() - before == pytest.approx(0.5)
 
 
-async def test_min_bytes_are_waited_for(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_min_bytes_are_waited_for(world: World, key: int) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=300))
     for value in (b"a" * 100, b"b" * 20):
         await world.append(key, value)
@@ -63,8 +59,7 @@ async def test_min_bytes_are_waited_for(world: World) -> None:
     assert split_sent(waiting.result().records(key)) == expected(world.live[key], 0)
 
 
-async def test_what_there_is_comes_when_min_bytes_never_do(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_there_is_comes_when_min_bytes_never_do(world: World, key: int) -> None:
     await world.append(key, b"a")
 
     result = await world.fetch({key: 0}, max_wait_ms=500, min_bytes=100_000)
@@ -72,8 +67,7 @@ async def test_what_there_is_comes_when_min_bytes_never_do(world: World) -> None
     assert split_sent(result.records(key)) == expected(world.live[key], 0)
 
 
-async def test_more_min_bytes_than_may_be_sent_are_not_waited_for(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_more_min_bytes_than_may_be_sent_are_not_waited_for(world: World, key: int) -> None:
     await world.append(key, b"a" * 1000)
     before = world.clock.monotonic()
 
@@ -83,8 +77,7 @@ async def test_more_min_bytes_than_may_be_sent_are_not_waited_for(world: World) 
     assert world.clock.monotonic() == before
 
 
-async def test_only_the_part_behind_the_offset_counts_towards_min_bytes(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_only_the_part_behind_the_offset_counts_towards_min_bytes(world: World, key: int) -> None:
     await world.write([(key, plain_batch(1, b"x" * 100)) for _ in range(10)])
     before = world.clock.monotonic()
 
@@ -111,8 +104,7 @@ async def test_waiting_fetches_ask_the_metastore_nothing(world: World) -> None:
     assert world.store.gets == []
 
 
-async def test_one_wrong_partition_ends_the_wait_for_all(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_one_wrong_partition_ends_the_wait_for_all(world: World, key: int) -> None:
     before = world.clock.monotonic()
 
     result = await world.fetch({key: 0, key + 1: 0}, max_wait_ms=5_000)
@@ -132,8 +124,7 @@ async def test_a_fetch_of_nothing_does_not_wait(world: World) -> None:
 
 
 @pytest.mark.parametrize("ending", ["drain", "close"])
-async def test_drain_and_close_answer_waiting_fetches_at_once(world: World, ending: str) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_drain_and_close_answer_waiting_fetches_at_once(world: World, key: int, ending: str) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
     await world.clock.settle()
     before = world.clock.monotonic()
@@ -149,8 +140,7 @@ async def test_drain_and_close_answer_waiting_fetches_at_once(world: World, endi
     assert world.clock.monotonic() == before
 
 
-async def test_a_closed_connection_leaves_no_waiter_behind(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_closed_connection_leaves_no_waiter_behind(world: World, key: int) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
     await world.clock.settle()
     assert world.metric("waiting") == 1
@@ -162,8 +152,7 @@ async def test_a_closed_connection_leaves_no_waiter_behind(world: World) -> None
     assert world.metric("waiting") == 0
 
 
-async def test_a_deleted_topic_ends_the_wait(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_deleted_topic_ends_the_wait(world: World, key: int) -> None:
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
     await world.clock.settle()
 
@@ -175,10 +164,9 @@ async def test_a_deleted_topic_ends_the_wait(world: World) -> None:
 
 @pytest.mark.parametrize("options", [{"max_wait_ms": 0}, {"max_wait_ms": 10_000, "min_bytes": 0}])
 async def test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it(
-    world: World, options: dict[str, int]
+    world: World, key: int, options: dict[str, int]
 ) -> None:
     """On an agent that did not make the commit, with its last poll of the feed just before it."""
-    (key,) = world.create_topic("t", 1)
     for number in range(5):
         await world.append(key, b"%d" % number)
         before = world.clock.monotonic()
@@ -187,8 +175,7 @@ async def test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it(
         assert world.clock.monotonic() == before
 
 
-async def test_fetches_that_do_not_wait_share_one_poll_and_survive_an_outage(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_fetches_that_do_not_wait_share_one_poll_and_survive_an_outage(world: World, key: int) -> None:
     await world.append(key, b"a")
     await world.fetch({key: 0})
     before = world.metastore.asked["poll_feed"]

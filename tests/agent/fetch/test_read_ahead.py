@@ -33,6 +33,7 @@ from headrace.storage.records.header import read_header
 from headrace.storage.segment.file_range import FileRange
 from tests.agent.fetch.fetch_world import FaultyStore, World, expected, split_sent
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 RECORD_BYTES = 64 * 1024
@@ -336,7 +337,7 @@ async def test_failed_and_damaged_loads_are_read_again_and_never_delivered(seed:
     await _read_all(world, service, patient=True)
 
 
-async def test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_bytes_that_were_read_ahead_are_forgotten() -> None:
     world, service = await _world(1, 2, 180)
     get, damaged = FaultyStore.get, 0
 
@@ -353,14 +354,14 @@ async def test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch: pyt
     assert damaged == 1
 
 
-async def test_a_bug_that_keeps_damaged_bytes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_that_keeps_damaged_bytes_is_caught(patch: Patch) -> None:
     """A planted bug: only the cache of recent data forgets."""
-    monkeypatch.setattr(RangeReader, "forget", lambda self, file_id: self._cache.forget(file_id))
+    patch.replace(RangeReader, "forget", lambda self, file_id: self._cache.forget(file_id))
     with pytest.raises((AssertionError, KeyError)):
-        await test_damaged_bytes_that_were_read_ahead_are_forgotten(monkeypatch)
+        await test_damaged_bytes_that_were_read_ahead_are_forgotten()
 
 
-async def test_a_bug_that_joins_the_wrong_load_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_that_joins_the_wrong_load_is_caught(patch: Patch) -> None:
     """A planted bug: the position within the load is taken for that within the chunk."""
     load_of = ChunkCache._load_of
 
@@ -368,25 +369,25 @@ async def test_a_bug_that_joins_the_wrong_load_is_caught(monkeypatch: pytest.Mon
         found = load_of(self, *where)
         return found and (0, found[1])
 
-    monkeypatch.setattr(ChunkCache, "_load_of", wrong)
+    patch.replace(ChunkCache, "_load_of", wrong)
     with pytest.raises(AssertionError, match="ends of the first fetches"):
         await test_a_reader_joins_a_load_in_progress()
 
 
-async def test_a_bug_that_never_frees_the_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReadAhead, "_drop", lambda self, stream: None)
+async def test_a_bug_that_never_frees_the_budget_is_caught(patch: Patch) -> None:
+    patch.replace(ReadAhead, "_drop", lambda self, stream: None)
     with pytest.raises(AssertionError, match="still counted"):
         test_nothing_more_is_loaded_for_a_reader_that_stops_and_its_budget_is_free()
 
 
-async def test_a_bug_that_ignores_the_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_that_ignores_the_budget_is_caught(patch: Patch) -> None:
     new = Log.__init__
 
     def unlimited(self: Log, **options: Any) -> None:
         new(self, **options)
         self.ahead._budgets = {True: 1 << 50, False: 1 << 50}
 
-    monkeypatch.setattr(Log, "__init__", unlimited)
+    patch.replace(Log, "__init__", unlimited)
     with pytest.raises(AssertionError, match="over the budget"):
         test_a_thousand_fast_readers_share_the_budget_of_the_agent()
 

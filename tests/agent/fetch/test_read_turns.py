@@ -10,6 +10,7 @@ import pytest
 from headrace.agent.fetch.files.read_turns import READS_BESIDE_UPLOADS, READS_MAX, ReadTurns
 from headrace.agent.produce.upload import UPLOADS_SPAN_S
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 LATENCY_S = 0.045
 LINK_BYTES_PER_S = 400_000_000
@@ -78,9 +79,9 @@ async def test_a_put_takes_at_most_a_third_longer_during_replays() -> None:
     assert read > 50, "and replays go on"
 
 
-async def test_without_the_priority_a_put_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_priority_a_put_would_wait(patch: Patch) -> None:
     """A planted bug: uploads are not looked at."""
-    monkeypatch.setattr(ReadTurns, "_limit", lambda self: self._most)
+    patch.replace(ReadTurns, "_limit", lambda self: self._most)
     with pytest.raises(AssertionError, match="a PUT waits for replays"):
         await test_a_put_takes_at_most_a_third_longer_during_replays()
 

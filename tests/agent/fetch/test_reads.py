@@ -28,8 +28,7 @@ async def test_every_version_gets_the_batches_under_their_real_offsets(world: Wo
 
 @pytest.mark.requirement("W8")
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_dropped_batch_between_two_live_ones_is_never_sent(world: World, own: bool) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_dropped_batch_between_two_live_ones_is_never_sent(world: World, key: int, own: bool) -> None:
     dead = plain_batch(4, b"dead", **NEVER_SEEN)
     await world.write([(key, plain_batch(2, b"first")), (key, dead), (key, plain_batch(1, b"last"))], own=own)
 
@@ -41,8 +40,7 @@ async def test_a_dropped_batch_between_two_live_ones_is_never_sent(world: World,
 
 
 @pytest.mark.requirement("W8")
-async def test_a_retried_batch_is_read_once_from_either_file(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_retried_batch_is_read_once_from_either_file(world: World, key: int) -> None:
     sent = {"producer_id": 1000, "producer_epoch": 0, "base_sequence": 0}
     batch = plain_batch(2, b"once", **sent)
     await world.write([(key, batch), (key, batch)])
@@ -54,8 +52,7 @@ async def test_a_retried_batch_is_read_once_from_either_file(world: World) -> No
     assert result.partitions[key].high_watermark == 2
 
 
-async def test_an_offset_inside_a_batch_gets_that_batch_whole(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_offset_inside_a_batch_gets_that_batch_whole(world: World, key: int) -> None:
     await world.write([(key, plain_batch(5, b"a")), (key, plain_batch(5, b"b")), (key, plain_batch(5, b"c"))])
 
     result = await world.fetch({key: 7})
@@ -63,8 +60,7 @@ async def test_an_offset_inside_a_batch_gets_that_batch_whole(world: World) -> N
     assert split_sent(result.records(key)) == expected(world.live[key], 7)
 
 
-async def test_each_batch_has_the_leader_epoch_of_its_commit(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_each_batch_has_the_leader_epoch_of_its_commit(world: World, key: int) -> None:
     world.model.set_leader_epoch(key, 3)
     await world.append(key, b"a")
 
@@ -74,8 +70,7 @@ async def test_each_batch_has_the_leader_epoch_of_its_commit(world: World) -> No
 
 
 @pytest.mark.parametrize(("isolation_level", "aborted"), [(0, None), (1, ())])
-async def test_no_transaction_is_ever_aborted(world: World, isolation_level: int, aborted: object) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_no_transaction_is_ever_aborted(world: World, key: int, isolation_level: int, aborted: object) -> None:
     await world.append(key, b"a")
 
     result = await world.fetch({key: 0}, isolation_level=isolation_level)
@@ -84,17 +79,14 @@ async def test_no_transaction_is_ever_aborted(world: World, isolation_level: int
     assert result.partitions[key].preferred_read_replica == -1
 
 
-async def test_nothing_to_read_is_an_empty_record_set_not_null(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
-
+async def test_nothing_to_read_is_an_empty_record_set_not_null(world: World, key: int) -> None:
     result = await world.fetch({key: 0})
 
     assert result.partitions[key].records == b""
     assert (result.code(key), result.partitions[key].log_start_offset) == (0, 0)
 
 
-async def test_only_whole_batches_within_the_partitions_limit(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_only_whole_batches_within_the_partitions_limit(world: World, key: int) -> None:
     await world.append(key, b"a" * 100, b"b" * 100, b"c" * 100)
     first, second, _ = expected(world.live[key], 0)
 
@@ -105,8 +97,9 @@ async def test_only_whole_batches_within_the_partitions_limit(world: World) -> N
 
 @pytest.mark.parametrize("limits", [{"partition_max_bytes": 10}, {"max_bytes": 10}, {"max_bytes": 0}])
 @pytest.mark.parametrize("own", [True, False])
-async def test_one_batch_is_sent_however_small_the_limits(world: World, limits: dict[str, int], own: bool) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_one_batch_is_sent_however_small_the_limits(
+    world: World, key: int, limits: dict[str, int], own: bool
+) -> None:
     await world.append(key, b"a" * 5000, b"b", own=own)
 
     result = await world.fetch({key: 0}, **limits)
@@ -144,9 +137,8 @@ async def test_a_response_keeps_its_limit_over_all_partitions(world: World) -> N
     assert 2000 < result.size <= 3500
 
 
-async def test_no_fragment_of_a_further_extent_is_read(world: World) -> None:
+async def test_no_fragment_of_a_further_extent_is_read(world: World, key: int) -> None:
     """What is left of the limit behind the first extent is too little to be worth a read."""
-    (key,) = world.create_topic("t", 1)
     files = [await world.append(key, b"a" * 1000), await world.append(key, b"b" * 1000), await world.append(key, b"c")]
     first, *rest = expected(world.live[key], 0)
 
@@ -158,8 +150,7 @@ async def test_no_fragment_of_a_further_extent_is_read(world: World) -> None:
     assert split_sent(result.records(key)) == rest, "an extent that fits is read, however little is left"
 
 
-async def test_batches_of_many_files_come_in_one_response(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_batches_of_many_files_come_in_one_response(world: World, key: int) -> None:
     for number in range(20):
         await world.append(key, b"value %d" % number)
 
@@ -170,9 +161,8 @@ async def test_batches_of_many_files_come_in_one_response(world: World) -> None:
 
 @pytest.mark.parametrize("historical", [True, False])
 async def test_going_on_in_the_middle_of_an_extent_does_not_read_its_start_again(
-    world: World, historical: bool
+    world: World, key: int, historical: bool
 ) -> None:
-    (key,) = world.create_topic("t", 1)
     await world.write([(key, plain_batch(1, bytes([65 + i]) * 1000)) for i in range(20)])
     if historical:
         await world.append(key, b"the end")
@@ -190,8 +180,7 @@ async def test_going_on_in_the_middle_of_an_extent_does_not_read_its_start_again
     assert len(ranges) == (7 if historical else 1)
 
 
-async def test_going_on_in_an_extent_that_compaction_moved_meanwhile(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_going_on_in_an_extent_that_compaction_moved_meanwhile(world: World, key: int) -> None:
     file_id = await world.write([(key, plain_batch(1, bytes([65 + i]) * 100)) for i in range(6)])
     first = split_sent((await world.fetch({key: 0}, partition_max_bytes=400)).records(key))
     (old,) = world.model.partitions[key].extents
@@ -207,8 +196,7 @@ async def test_going_on_in_an_extent_that_compaction_moved_meanwhile(world: Worl
 
 
 @pytest.mark.requirement("W5")
-async def test_an_agent_that_knows_nothing_serves_everything_from_the_metastore(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_agent_that_knows_nothing_serves_everything_from_the_metastore(world: World, key: int) -> None:
     for number in range(5):
         await world.append(key, b"value %d" % number, own=True)
     stranger = world.new_service()
@@ -218,8 +206,7 @@ async def test_an_agent_that_knows_nothing_serves_everything_from_the_metastore(
     assert split_sent(result.records(key)) == expected(world.live[key], 1)
 
 
-async def test_tail_reads_of_own_files_ask_neither_metastore_nor_store(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_tail_reads_of_own_files_ask_neither_metastore_nor_store(world: World, key: int) -> None:
     await world.fetch({key: 0})
     await world.append(key, b"a", own=True)
     await world.clock.advance(0.1)
@@ -232,8 +219,7 @@ async def test_tail_reads_of_own_files_ask_neither_metastore_nor_store(world: Wo
     assert world.store.gets == []
 
 
-async def test_own_batches_are_sent_from_the_flushed_bytes_without_a_copy(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_own_batches_are_sent_from_the_flushed_bytes_without_a_copy(world: World, key: int) -> None:
     file_id = await world.append(key, b"a" * 1000)
     data = await world.store.get(object_key(file_id))
     world.service.on_flushed(file_id, data)
@@ -256,8 +242,7 @@ async def test_own_batches_are_sent_from_the_flushed_bytes_without_a_copy(world:
     assert all(view.obj is data for view in views)
 
 
-async def test_a_historical_read_leaves_the_cache_alone_and_a_tail_read_fills_it(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_historical_read_leaves_the_cache_alone_and_a_tail_read_fills_it(world: World, key: int) -> None:
     for number in range(3):
         await world.append(key, b"value %d" % number)
     stranger = world.new_service()
@@ -292,8 +277,7 @@ async def test_a_response_reads_few_of_many_small_files_and_the_next_one_goes_on
     assert got == {key: expected(world.live[key], 0) for key in keys}
 
 
-async def test_files_in_memory_are_as_many_as_a_response_has_room_for(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_files_in_memory_are_as_many_as_a_response_has_room_for(world: World, key: int) -> None:
     for number in range(2 * FILES_MAX):
         await world.append(key, b"value %d" % number, own=True)
     before = len(world.store.gets)

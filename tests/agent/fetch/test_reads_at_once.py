@@ -16,6 +16,7 @@ from headrace.agent.fetch.files.read import RangeReader
 from headrace.storage.file_id import object_key
 from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.agent.fetch.fetch_world import World, expected, split_sent
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 LONG_RUN_BYTES = 400
@@ -34,8 +35,7 @@ def one_in_two(rng: random.Random) -> Callable[[], bool]:
     return lambda: rng.random() < 0.5
 
 
-async def test_a_long_run_is_neither_requested_nor_kept(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_long_run_is_neither_requested_nor_kept(world: World, key: int) -> None:
     await world.append(key, bytes(1000))
     world.store.answers_at_once = lambda: True
 
@@ -78,8 +78,7 @@ async def test_all_readers_together_copy_at_most_one_range_in_a_turn(world: Worl
     assert {after - before for before, after in pairwise(seen)} == {0, 1}
 
 
-async def test_what_this_agent_wrote_comes_from_its_memory(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_what_this_agent_wrote_comes_from_its_memory(world: World, key: int) -> None:
     await world.append(key, bytes(1000), own=True)
     world.store.answers_at_once = lambda: True
 
@@ -108,7 +107,7 @@ async def test_damaged_bytes_are_never_sent(world: World) -> None:
     await read_damaged(world)
 
 
-async def test_a_planted_bug_is_caught_by_damaged_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught_by_damaged_bytes(world: World, patch: Patch) -> None:
     """Planted: what is in this machine's memory counts as checked."""
 
     async def trusting(self: RangeReader, wanted: FileRange) -> RangeBytes | None:
@@ -116,7 +115,7 @@ async def test_a_planted_bug_is_caught_by_damaged_bytes(world: World, monkeypatc
         return data and data._replace(checked=True)
 
     original = RangeReader._at_once
-    monkeypatch.setattr(RangeReader, "_at_once", trusting)
+    patch.replace(RangeReader, "_at_once", trusting)
     with pytest.raises(AssertionError):
         await read_damaged(world)
 
@@ -156,9 +155,7 @@ async def test_any_history_is_read_whole_and_in_order(world: World, seed: int) -
     assert world.store.gets
 
 
-async def test_a_planted_bug_that_leaves_the_first_extent_out_is_caught(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_planted_bug_that_leaves_the_first_extent_out_is_caught(world: World, patch: Patch) -> None:
     """Planted: no part of an extent is read, also of the first."""
 
     def whole_only(self: Delivery, *args: Any) -> list[ExtentRead]:
@@ -166,12 +163,12 @@ async def test_a_planted_bug_that_leaves_the_first_extent_out_is_caught(
         return [one for one in reads if one.file_range.end == one.extent.position + one.extent.length]
 
     original = Delivery._extent_reads
-    monkeypatch.setattr(Delivery, "_extent_reads", whole_only)
+    patch.replace(Delivery, "_extent_reads", whole_only)
     with pytest.raises(AssertionError):
         await history(world, random.Random(3))
 
 
-async def test_a_planted_bug_is_caught_by_a_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught_by_a_history(world: World, patch: Patch) -> None:
     """Planted: what is read at once begins where its extent does."""
 
     async def from_start(self: RangeReader, wanted: FileRange) -> RangeBytes | None:
@@ -180,6 +177,6 @@ async def test_a_planted_bug_is_caught_by_a_history(world: World, monkeypatch: p
 
     starts: dict[object, int] = {}
     original = RangeReader._at_once
-    monkeypatch.setattr(RangeReader, "_at_once", from_start)
+    patch.replace(RangeReader, "_at_once", from_start)
     with pytest.raises(AssertionError):
         await history(world, random.Random(3))

@@ -65,8 +65,7 @@ async def test_a_waiting_session_hears_of_a_partition_added_later(world: World) 
     assert set(news.partitions) == {other}
 
 
-async def test_an_error_is_repeated_until_it_goes_away(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_an_error_is_repeated_until_it_goes_away(world: World, key: int) -> None:
     first = await world.fetch({key: 99}, session_epoch=0)
 
     again = await world.fetch({}, session_epoch=1, session_id=first.session_id)
@@ -76,8 +75,7 @@ async def test_an_error_is_repeated_until_it_goes_away(world: World) -> None:
     assert healed.code(key) == 0
 
 
-async def test_wrong_epochs_unknown_ids_and_changed_naming_are_refused(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_wrong_epochs_unknown_ids_and_changed_naming_are_refused(world: World, key: int) -> None:
     first = await world.fetch({key: 0}, session_epoch=0)
 
     wrong = await world.fetch({}, session_epoch=5, session_id=first.session_id)
@@ -89,8 +87,7 @@ async def test_wrong_epochs_unknown_ids_and_changed_naming_are_refused(world: Wo
     assert by_name.error == ErrorCode.fetch_session_topic_id_error
 
 
-async def test_a_full_fetch_closes_the_session_it_names(world: World) -> None:
-    (key,) = world.create_topic("t", 1)
+async def test_a_full_fetch_closes_the_session_it_names(world: World, key: int) -> None:
     first = await world.fetch({key: 0}, session_epoch=0)
 
     last = await world.fetch({key: 0}, session_epoch=-1, session_id=first.session_id)

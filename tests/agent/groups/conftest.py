@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.agent.groups.groups_world import GroupsWorld
+from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
 
 
@@ -20,3 +20,9 @@ async def world(fake_clock: ManualClock, request: pytest.FixtureRequest) -> Asyn
     await world.catch_up()
     yield world
     await world.stop()
+
+
+@pytest.fixture
+def home(world: GroupsWorld) -> Coordinating:
+    """The agent that coordinates group g."""
+    return world.home

@@ -14,6 +14,7 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 from kafka.protocol.producer import TxnOffsetCommitRequest
+from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
@@ -24,11 +25,9 @@ from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
-
-JOIN_VERSIONS = range(10)
 
 
 class Coordinating:
@@ -55,6 +54,16 @@ class Coordinating:
             **more,
         )
         return await call(self.handlers[11], message, version)
+
+    async def only_member(self, group: str = "g", *, version: int = 3, **joining: Any) -> str:
+        """Join alone and be assigned `all`; the member's id. Its generation is 1."""
+        joined = await self.join(group, version=version, **joining)
+        if joined.error_code == ErrorCode.member_id_required:
+            joined = await self.join(group, joined.member_id, version=version, **joining)
+        assert (joined.error_code, joined.generation_id) == (0, 1)
+        synced = await self.sync(group, joined.member_id, 1, {joined.member_id: b"all"}, version=min(version, 5))
+        assert (synced.error_code, synced.assignment) == (0, b"all")
+        return str(joined.member_id)
 
     async def sync(
         self, group: str, member_id: str, generation: int, assignments: dict[str, bytes], *, version: int = 3

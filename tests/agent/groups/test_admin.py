@@ -27,12 +27,8 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
 
 
-async def a_member(agent: Coordinating, group: str = "g", *topics: str, **more: Any) -> str:
-    """The only member of a group, in its generation 1."""
-    joined = await agent.join(group, version=3, metadata=subscription(*topics), **more)
-    synced = await agent.sync(group, joined.member_id, 1, {joined.member_id: b"all"}, version=2)
-    assert synced.error_code == 0
-    return str(joined.member_id)
+async def a_member(agent: Coordinating, *topics: str, **more: Any) -> str:
+    return await agent.only_member(metadata=subscription(*topics), **more)
 
 
 async def list_groups(agent: Coordinating, version: int = 5, **filters: list[str]) -> tuple[int, LISTED]:
@@ -75,8 +71,7 @@ async def test_groups_are_listed_in_every_version(world: GroupsWorld, version: i
     assert (code, listed) == (0, {"g": ("consumer", state, kind)})
 
 
-async def test_filters_by_state_and_type(world: GroupsWorld) -> None:
-    home = world.home
+async def test_filters_by_state_and_type(home: Coordinating) -> None:
     await a_member(home)
     for filters in (
         {"states_filter": ["stable", "Dead"]},
@@ -106,8 +101,7 @@ async def test_every_group_is_listed_once_over_all_agents(world: GroupsWorld) ->
     assert set((await list_groups(first))[1]) == set(names)
 
 
-async def test_a_group_is_listed_as_it_is_now(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_group_is_listed_as_it_is_now(home: Coordinating, world: GroupsWorld) -> None:
     joining = asyncio.create_task(a_member(home))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -121,8 +115,7 @@ async def test_a_group_is_listed_as_it_is_now(world: GroupsWorld) -> None:
     assert (await list_groups(home))[1].get("g", ("", "Empty", ""))[1] == "Empty"
 
 
-async def test_without_a_lease_the_list_would_lack_groups(world: GroupsWorld) -> None:
-    home = world.home
+async def test_without_a_lease_the_list_would_lack_groups(home: Coordinating, world: GroupsWorld) -> None:
     await a_member(home, session_timeout_ms=60_000)
     world.cluster_api.fail_before["heartbeat"] = [UnavailableError("down")] * 100
     await world.clock.advance(30)
@@ -134,7 +127,7 @@ async def test_without_a_lease_the_list_would_lack_groups(world: GroupsWorld) ->
 
 @pytest.mark.parametrize("version", versions_of(15))
 async def test_describing_in_every_version(world: GroupsWorld, version: int) -> None:
-    member = await a_member(world.home, "g", "orders")
+    member = await a_member(world.home, "orders")
     found = await describe(world.home, "g", version, operations=True)
     assert (found.error_code, found.group_state) == (0, "Stable")
     assert (found.protocol_type, found.protocol_data) == ("consumer", "range")
@@ -149,8 +142,9 @@ async def test_describing_in_every_version(world: GroupsWorld, version: int) -> 
     assert gone.error_code == (ErrorCode.group_id_not_found if version >= 6 else 0)
 
 
-async def test_describing_a_group_between_generations_and_without_members(world: GroupsWorld) -> None:
-    home = world.home
+async def test_describing_a_group_between_generations_and_without_members(
+    home: Coordinating, world: GroupsWorld
+) -> None:
     await a_member(home)
     waiting = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()
@@ -171,8 +165,7 @@ async def test_describing_elsewhere_and_nonsense(world: GroupsWorld) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(42))
-async def test_deleting_in_every_version(world: GroupsWorld, version: int) -> None:
-    home = world.home
+async def test_deleting_in_every_version(home: Coordinating, version: int) -> None:
     member = await a_member(home)
     await home.commit("g", {"orders": {0: 5}}, member_id=member, generation=1)
     assert await delete(home, "g", version=version) == {"g": ErrorCode.non_empty_group}
@@ -188,8 +181,7 @@ async def test_deleting_in_every_version(world: GroupsWorld, version: int) -> No
     assert again != member
 
 
-async def test_a_deletion_with_a_lost_or_late_response(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_deletion_with_a_lost_or_late_response(home: Coordinating, world: GroupsWorld) -> None:
     await home.commit("g", {"orders": {0: 5}})
     world.groups.fail_after["delete_group"] = [OutcomeUnknownError("lost")]
     assert await delete(home, "g") == {"g": ErrorCode.request_timed_out}
@@ -201,8 +193,7 @@ async def test_a_deletion_with_a_lost_or_late_response(world: GroupsWorld) -> No
     assert await delete(world.other, "g") == {"g": ErrorCode.not_coordinator}
 
 
-async def test_who_joins_while_the_group_is_deleted_joins_a_new_one(world: GroupsWorld) -> None:
-    home = world.home
+async def test_who_joins_while_the_group_is_deleted_joins_a_new_one(home: Coordinating, world: GroupsWorld) -> None:
     await home.commit("g", {"orders": {0: 5}})
     gate = asyncio.Event()
     world.groups.gates["delete_group"] = [gate]
@@ -217,9 +208,8 @@ async def test_who_joins_while_the_group_is_deleted_joins_a_new_one(world: Group
     assert (await list_groups(home))[1]["g"][1] == "Stable"
 
 
-async def test_offsets_of_topics_in_use_stay(world: GroupsWorld) -> None:
-    home = world.home
-    member = await a_member(home, "g", "orders")
+async def test_offsets_of_topics_in_use_stay(home: Coordinating) -> None:
+    member = await a_member(home, "orders")
     commit = await home.commit("g", {"orders": {0: 5, 1: 6}, "logs": {0: 7}}, member_id=member, generation=1)
     assert commit == {"orders": {0: 0, 1: 0}, "logs": {0: 0}}
     in_use, unknown = ErrorCode.group_subscribed_to_topic, ErrorCode.unknown_topic_or_partition
@@ -233,16 +223,14 @@ async def test_offsets_of_topics_in_use_stay(world: GroupsWorld) -> None:
     assert (await home.fetch("g", None))[1]["orders"] == {1: (6, 3, "m", 0)}
 
 
-async def test_offsets_of_groups_that_are_not_consumers_or_not_there(world: GroupsWorld) -> None:
-    home = world.home
+async def test_offsets_of_groups_that_are_not_consumers_or_not_there(home: Coordinating) -> None:
     assert await delete_offsets(home, "g", {"orders": [0]}) == (ErrorCode.group_id_not_found, {})
     assert await delete_offsets(home, "a\0b", {"orders": [0]}) == (ErrorCode.invalid_group_id, {})
-    await a_member(home, "g", protocol_type="connect")
+    await a_member(home, protocol_type="connect")
     assert await delete_offsets(home, "g", {"orders": [0]}) == (ErrorCode.non_empty_group, {})
 
 
-async def test_offsets_that_cannot_be_deleted_now(world: GroupsWorld) -> None:
-    home = world.home
+async def test_offsets_that_cannot_be_deleted_now(home: Coordinating, world: GroupsWorld) -> None:
     await home.commit("g", {"orders": {0: 5}})
     world.groups.fail_before["delete_offsets"] = [UnavailableError("down")]
     assert await delete_offsets(home, "g", {"orders": [0]}) == (ErrorCode.coordinator_not_available, {})

@@ -15,6 +15,7 @@ from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.agent.groups.groups_world import GroupsWorld
 from tests.agent.groups.test_admin import delete_offsets
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 
 class SlowNetwork:
@@ -85,11 +86,9 @@ async def test_a_late_commit_does_not_undo_a_later_one(fake_clock: ManualClock, 
     await world.stop()
 
 
-async def test_a_group_that_stays_under_its_epoch_is_found(
-    fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_that_stays_under_its_epoch_is_found(fake_clock: ManualClock, patch: Patch) -> None:
     """A planted bug: the group is kept after a commit with an unknown outcome."""
-    monkeypatch.setattr(HeldGroups, "drop", lambda self, held: None)
+    patch.replace(HeldGroups, "drop", lambda self, held: None)
     found = []
     for seed in range(12):
         world = GroupsWorld(fake_clock)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import uuid
 
 import pytest
 from kio.schema.errors import ErrorCode
-from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.groups.classic import saved
 from headrace.agent.groups.held_groups import IDLE_SECONDS
 from headrace.metastore.api.topics import NewTopic
@@ -21,24 +16,15 @@ from headrace.metastore.life.numbers import NUMBER_BITS, epoch_floor
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
+from tests.agent.cluster.made_agents import an_agent_on
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 
 NOT_COORDINATOR = ErrorCode.not_coordinator
 
 
-async def a_member(agent: Coordinating, instance_id: str | None = None) -> str:
-    """A member of group g, alone in generation 1, with an assignment."""
-    version = 3 if instance_id is None else 5
-    joined = await agent.join("g", version=version, instance_id=instance_id)
-    assert (joined.error_code, joined.generation_id) == (0, 1)
-    synced = await agent.sync("g", joined.member_id, 1, {joined.member_id: b"all"}, version=2)
-    assert synced.error_code == 0
-    return str(joined.member_id)
-
-
 async def test_a_silent_member_makes_room(world: GroupsWorld) -> None:
     home, clock = world.home, world.clock
-    silent = await a_member(home)
+    silent = await home.only_member()
     waiting = asyncio.create_task(home.join("g", version=3))
     await clock.advance(9.8)
     assert not waiting.done()
@@ -49,7 +35,7 @@ async def test_a_silent_member_makes_room(world: GroupsWorld) -> None:
 
 
 async def test_heartbeats_keep_a_member(world: GroupsWorld) -> None:
-    member = await a_member(world.home)
+    member = await world.home.only_member()
     for _ in range(10):
         await world.clock.advance(9)
         assert await world.home.heartbeat("g", member, 1) == 0
@@ -57,7 +43,7 @@ async def test_heartbeats_keep_a_member(world: GroupsWorld) -> None:
 
 async def test_a_rebalance_ends_at_its_timeout(world: GroupsWorld) -> None:
     home, clock = world.home, world.clock
-    slow = await a_member(home)
+    slow = await home.only_member()
     waiting = asyncio.create_task(home.join("g", version=3))
     for _ in range(12):
         await clock.advance(5)
@@ -75,7 +61,7 @@ async def test_many_requests_claim_a_group_once(world: GroupsWorld) -> None:
 async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWorld) -> None:
     """The first one leaves in good order; its member hears nothing of it but a new address."""
     home, heir = world.home, world.other
-    member = await a_member(home)
+    member = await home.only_member()
     await world.clock.run(home.cluster.stop())
     await heir.cluster.catch_up()
     assert await heir.heartbeat("g", member, 1) == 0
@@ -87,7 +73,7 @@ async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWor
 
 async def test_when_routing_changes_waiting_members_are_redirected(world: GroupsWorld) -> None:
     home, heir = world.home, world.other
-    member = await a_member(home)
+    member = await home.only_member()
     waiting = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()
     assert not waiting.done()
@@ -103,7 +89,7 @@ async def test_when_routing_changes_waiting_members_are_redirected(world: Groups
 
 async def test_without_a_lease_nothing_is_coordinated(world: GroupsWorld) -> None:
     home, clock = world.home, world.clock
-    member = await a_member(home)
+    member = await home.only_member()
     waiting = asyncio.create_task(home.join("g", version=3))
     world.cluster_api.fail_before["heartbeat"] = [UnavailableError("down")] * 100
     for _ in range(5):
@@ -117,10 +103,9 @@ async def test_without_a_lease_nothing_is_coordinated(world: GroupsWorld) -> Non
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_successors_claim_fences_saves_and_commits(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
-    member = await a_member(home)
+    member = await home.only_member()
     world.groups.take_over("g")
     fenced = await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=1)
     assert fenced == {"orders": {0: NOT_COORDINATOR}}
@@ -134,10 +119,9 @@ async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -
     assert [m.assignment for m in stored.members] == [b"all"]
 
 
-async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(world: GroupsWorld) -> None:
+async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(home: Coordinating, world: GroupsWorld) -> None:
     """The old life completed more generations than Postgres kept: their numbers must not come again."""
-    home = world.home
-    member = await a_member(home)
+    member = await home.only_member()
     world.groups.epochs = itertools.count(1 << NUMBER_BITS)  # as claims of life 1 get them
     world.groups.take_over("g")
     world.cluster_api.add_topic("orders")
@@ -150,9 +134,8 @@ async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(world: Gro
     assert again.generation_id == epoch_floor(1) + 1
 
 
-async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:
-    home = world.home
-    member = await a_member(home)
+async def test_a_new_registration_claims_again(home: Coordinating, world: GroupsWorld) -> None:
+    member = await home.only_member()
     own = home.cluster.node_id
     del world.cluster_api.agents[own]
     home.cluster.membership.check_now()
@@ -161,8 +144,7 @@ async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_idle_groups_are_forgotten_and_found_again(world: GroupsWorld) -> None:
-    home = world.home
+async def test_idle_groups_are_forgotten_and_found_again(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     await home.commit("g", {"orders": {0: 7}})
     await world.clock.advance(IDLE_SECONDS - 1)
@@ -175,9 +157,8 @@ async def test_idle_groups_are_forgotten_and_found_again(world: GroupsWorld) -> 
     assert world.groups.calls["claim_group"] == 2
 
 
-async def test_a_client_that_goes_while_it_waits_does_no_harm(world: GroupsWorld) -> None:
-    home = world.home
-    member = await a_member(home)
+async def test_a_client_that_goes_while_it_waits_does_no_harm(home: Coordinating, world: GroupsWorld) -> None:
+    member = await home.only_member()
     gone = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()
     gone.cancel()
@@ -212,9 +193,8 @@ async def test_saves_of_one_group_are_stored_in_order(world: GroupsWorld) -> Non
     assert stored.generation == 2
 
 
-async def test_closing_answers_waiting_requests(world: GroupsWorld) -> None:
-    home = world.home
-    await a_member(home)
+async def test_closing_answers_waiting_requests(home: Coordinating, world: GroupsWorld) -> None:
+    await home.only_member()
     waiting = asyncio.create_task(home.join("g", version=3))
     await world.clock.settle()
     await home.requests.close()
@@ -231,28 +211,15 @@ def test_saved_groups_of_other_formats_are_refused() -> None:
 
 async def test_a_group_on_a_real_metastore(metastore: PostgresMetastore) -> None:
     """Two coordinators one after the other: members, generation and positions are carried on."""
-    clock = SystemClock()
 
     def an_agent(seed: int) -> Coordinating:
-        follower = MetadataFollower(metastore)
-        membership = Membership(
-            metastore,
-            follower,
-            Identity(None, "127.0.0.1", 9000 + seed, None),
-            heartbeat_interval_ms=3_000,
-            session_timeout_ms=lambda: 18_000,
-            clock=clock,
-            rng=random.Random(seed),
-            registry=CollectorRegistry(),
-        )
-        cluster = Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)
-        return Coordinating(cluster, metastore, clock, seed)
+        return Coordinating(an_agent_on(metastore, None, seed), metastore, SystemClock(), seed)
 
     first, second = an_agent(1), an_agent(2)
     await first.cluster.start()
     image = first.cluster.image
     assert await metastore.create_topics(image.offset, [NewTopic("orders", uuid.uuid4(), 2, {})])
-    member = await a_member(first)
+    member = await first.only_member()
     answer = await first.commit("g", {"orders": {0: 5, 1: 6}}, member_id=member, generation=1)
     assert answer == {"orders": {0: 0, 1: 0}}
     await first.requests.close()

@@ -6,7 +6,6 @@ import asyncio
 from types import MappingProxyType
 from typing import Any
 
-import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.groups.coordinated import CoordinatedGroup
@@ -18,6 +17,7 @@ from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.topics.test_long_metadata import Runs, agents, image, view_of
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 GROUPS = 3_000
 
@@ -70,7 +70,7 @@ async def follow(held: HeldGroups, runs: Runs) -> None:
     turning.cancel()
 
 
-async def test_groups_hear_of_an_image_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_hear_of_an_image_in_slices(patch: Patch) -> None:
     runs = Runs()
     held, groups = held_groups(runs)
     await follow(held, runs)
@@ -80,7 +80,7 @@ async def test_groups_hear_of_an_image_in_slices(monkeypatch: pytest.MonkeyPatch
     async def nothing(self: WorkSlices, units: int) -> None:
         """Count nothing."""
 
-    monkeypatch.setattr(WorkSlices, "did", nothing)
+    patch.replace(WorkSlices, "did", nothing)
     runs = Runs()
     held, groups = held_groups(runs)
     await follow(held, runs)

@@ -13,6 +13,7 @@ from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.cluster.failing_hosts import FailoverWorld
 from tests.agent.groups.fake_group_api import NOBODY
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 
 @pytest.fixture
@@ -59,10 +60,8 @@ async def test_a_group_that_is_in_use_is_left_alone(world: FailoverWorld) -> Non
     assert (_holder(world), world.groups.calls["claim_group"]) == (holder, calls)
 
 
-async def test_a_planted_bug_is_caught_no_late_claim_is_looked_for(
-    world: FailoverWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GroupClaims, "to_look_at", lambda self, now: [])
+async def test_a_planted_bug_is_caught_no_late_claim_is_looked_for(world: FailoverWorld, patch: Patch) -> None:
+    patch.replace(GroupClaims, "to_look_at", lambda self, now: [])
     holder = await _claims_late(world, 100)
     await world.clock.run(world.clock.sleep(10))
     assert _holder(world) == holder

@@ -16,17 +16,10 @@ def sample(agent: Coordinating, name: str, **labels: str) -> float | None:
     return agent.registry.get_sample_value(name, labels)
 
 
-async def a_member(agent: Coordinating) -> str:
-    joined = await agent.join("g", version=3)
-    await agent.sync("g", joined.member_id, 1, {joined.member_id: b"all"}, version=2)
-    return str(joined.member_id)
-
-
-async def test_groups_are_counted_where_they_are_held(world: GroupsWorld) -> None:
-    home = world.home
+async def test_groups_are_counted_where_they_are_held(home: Coordinating, world: GroupsWorld) -> None:
     stable = {"kind": "classic", "state": "Stable"}
     assert sample(home, "headrace_groups", **stable) is None
-    await a_member(home)
+    await home.only_member()
     assert sample(home, "headrace_groups", **stable) == 1
     assert sample(world.other, "headrace_groups", **stable) is None
     waiting = asyncio.create_task(home.join("g", version=3))
@@ -37,9 +30,8 @@ async def test_groups_are_counted_where_they_are_held(world: GroupsWorld) -> Non
     waiting.cancel()
 
 
-async def test_rebalances_are_changes_of_state(world: GroupsWorld) -> None:
-    home = world.home
-    member = await a_member(home)
+async def test_rebalances_are_changes_of_state(home: Coordinating, world: GroupsWorld) -> None:
+    member = await home.only_member()
     for state in ("CompletingRebalance", "Stable"):
         assert sample(home, "headrace_group_state_changes_total", kind="classic", state=state) == 1
     assert sample(home, "headrace_group_loads_total", outcome="loaded") == 1
@@ -56,9 +48,8 @@ async def test_rebalances_are_changes_of_state(world: GroupsWorld) -> None:
     assert sample(home, "headrace_group_loads_total", outcome="barred") == 1
 
 
-async def test_commits_by_what_became_of_them(world: GroupsWorld) -> None:
-    home = world.home
-    member = await a_member(home)
+async def test_commits_by_what_became_of_them(home: Coordinating, world: GroupsWorld) -> None:
+    member = await home.only_member()
     await home.commit("g", {"orders": {0: 1, 1: 2}}, member_id=member, generation=1)
     await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=7)
     world.groups.fail_before["commit_offsets"] = [UnavailableError("down")]

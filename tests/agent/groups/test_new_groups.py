@@ -59,8 +59,7 @@ def limited(agent: Coordinating) -> RowLimits:
     return limits
 
 
-async def test_a_new_group_id_has_a_largest_length(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_new_group_id_has_a_largest_length(home: Coordinating, world: GroupsWorld) -> None:
     shortest, longest = a_name(world, GROUP_ID_BYTES_MAX), a_name(world, GROUP_ID_BYTES_MAX + 1)
     assert await home.commit(shortest, {"t": {0: 5}}) == {"t": {0: 0}}
     assert await home.commit(longest, {"t": {0: 5}}) == {"t": {0: INVALID}}

@@ -11,7 +11,6 @@ from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionV
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.client_calls import versions_of
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.agent.groups.test_requests import a_member
 from tests.manual_clock import ManualClock
 
 FIRST_WITH_MEMBERS, FIRST_STABLE = 3, 7
@@ -26,11 +25,6 @@ async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
     await world.stop()
 
 
-@pytest.fixture
-def home(world: GroupsWorld) -> Coordinating:
-    return world.home
-
-
 @pytest.mark.parametrize("version", versions_of(28))
 async def test_offsets_are_pending_in_every_version(world: GroupsWorld, home: Coordinating, version: int) -> None:
     assert await home.commit_pending("g", "t", 7, version=version, epoch=3) == 0
@@ -39,8 +33,8 @@ async def test_offsets_are_pending_in_every_version(world: GroupsWorld, home: Co
 
 
 @pytest.mark.parametrize("version", versions_of(28))
-async def test_a_removed_member_commits_nothing(world: GroupsWorld, home: Coordinating, version: int) -> None:
-    member = await a_member(home)
+async def test_a_removed_member_commits_nothing(home: Coordinating, version: int) -> None:
+    member = await home.only_member(version=9)
     codes = [
         await home.commit_pending("g", "t", 7, version=version, member_id=member_id, generation=generation)
         for member_id, generation in ((member, 1), (member, 0), ("stranger", 1), ("", -1))
@@ -81,9 +75,7 @@ async def test_another_coordinator_fences_this_one(world: GroupsWorld, home: Coo
 
 
 @pytest.mark.parametrize("version", [v for v in versions_of(9) if v < 10])
-async def test_a_reader_that_requires_it_waits_for_the_end(
-    world: GroupsWorld, home: Coordinating, version: int
-) -> None:
+async def test_a_reader_that_requires_it_waits_for_the_end(home: Coordinating, version: int) -> None:
     """Versions from 7 on ask for stable offsets here; earlier ones cannot, and get what is committed."""
     await home.commit("g", {"t": {0: 3}})
     await home.commit_pending("g", "t", 7)

@@ -82,16 +82,9 @@ async def exchange(
     return decode_position_response(memoryview(frame)[4:])
 
 
-async def a_member(agent: Coordinating) -> str:
-    joined = await agent.join("g")
-    joined = await agent.join("g", joined.member_id)
-    await agent.sync("g", joined.member_id, joined.generation_id, {joined.member_id: b"all"})
-    return str(joined.member_id)
-
-
 @pytest.mark.requirement("P5")
 async def test_a_member_of_a_classic_group_reports_and_asks(world: GroupsWorld) -> None:
-    member = await a_member(world.home)
+    member = await world.home.only_member()
     await exchange(world.home, member, 1, reports(p3=7, p9=1))
     answer = await exchange(world.home, member, 1, asks(3, 2, 9) | {"unknown": [PartitionPosition(0, True)]})
     assert answer.topics == {"t": [PartitionPosition(2, True, NO_POSITION), PartitionPosition(3, True, 7)]}
@@ -99,7 +92,7 @@ async def test_a_member_of_a_classic_group_reports_and_asks(world: GroupsWorld) 
 
 @pytest.mark.requirement("P5")
 async def test_other_requests_are_refused_as_commits_are(world: GroupsWorld) -> None:
-    member = await a_member(world.home)
+    member = await world.home.only_member()
     refused = {
         "another agent": (await exchange(world.other, member, 1, {})).error_code,
         "another member": (await exchange(world.home, "nobody", 1, {})).error_code,

@@ -17,22 +17,6 @@ from tests.agent.client_calls import call, captured_requests, read_reply, versio
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 
 
-@pytest.fixture
-def home(world: GroupsWorld) -> Coordinating:
-    return world.home
-
-
-async def a_member(agent: Coordinating, version: int = 9) -> str:
-    """The only member of group g, in its generation 1 with the assignment `all`."""
-    joined = await agent.join("g", version=version)
-    if joined.error_code == ErrorCode.member_id_required:
-        joined = await agent.join("g", joined.member_id, version=version)
-    assert (joined.error_code, joined.generation_id) == (0, 1)
-    synced = await agent.sync("g", joined.member_id, 1, {joined.member_id: b"all"}, version=min(version, 5))
-    assert (synced.error_code, synced.assignment) == (0, b"all")
-    return str(joined.member_id)
-
-
 @pytest.mark.parametrize("version", versions_of(11))
 async def test_joining_in_every_version(home: Coordinating, version: int) -> None:
     joined = await home.join("g", version=version)
@@ -70,7 +54,7 @@ async def test_syncing_in_every_version(home: Coordinating, version: int) -> Non
 
 @pytest.mark.parametrize("version", versions_of(12))
 async def test_heartbeats_in_every_version(home: Coordinating, version: int) -> None:
-    member = await a_member(home)
+    member = await home.only_member(version=9)
     assert await home.heartbeat("g", member, 1, version=version) == 0
     assert await home.heartbeat("g", member, 2, version=version) == ErrorCode.illegal_generation
     assert await home.heartbeat("g", "nobody", 1, version=version) == ErrorCode.unknown_member_id
@@ -78,7 +62,7 @@ async def test_heartbeats_in_every_version(home: Coordinating, version: int) -> 
 
 @pytest.mark.parametrize("version", versions_of(13))
 async def test_leaving_in_every_version(home: Coordinating, version: int) -> None:
-    member = await a_member(home)
+    member = await home.only_member(version=9)
     answer = await home.leave("g", member, version=version)
     assert answer.error_code == 0
     if version >= 3:
@@ -100,7 +84,7 @@ async def test_static_members_are_removed_by_instance_id(home: Coordinating) -> 
 
 
 async def test_two_clients_meet(home: Coordinating) -> None:
-    leader = await a_member(home)
+    leader = await home.only_member(version=9)
     second = asyncio.create_task(home.join("g", version=3))
     for _ in range(5):  # a join waits for its turn
         await asyncio.sleep(0)
@@ -154,8 +138,7 @@ async def test_commit_and_fetch_in_every_version(world: GroupsWorld, version: in
 
 
 @pytest.mark.parametrize("version", versions_of(9))
-async def test_fetch_in_every_version(world: GroupsWorld, version: int) -> None:
-    home = world.home
+async def test_fetch_in_every_version(home: Coordinating, world: GroupsWorld, version: int) -> None:
     orders, gone = world.cluster_api.add_topic("orders", 2), uuid.uuid4()
     await home.commit("g", {"orders": {1: 9}})
     by_id = version >= 10
@@ -169,8 +152,7 @@ async def test_fetch_in_every_version(world: GroupsWorld, version: int) -> None:
         assert await home.fetch("g", None, version=version) == (0, {known: {1: (9, epoch, "m", 0)}})
 
 
-async def test_a_partition_that_is_refused_leaves_the_others(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_partition_that_is_refused_leaves_the_others(home: Coordinating, world: GroupsWorld) -> None:
     orders = world.cluster_api.add_topic("orders", 2)
     unknown = ErrorCode.unknown_topic_or_partition
     answer = await home.commit("g", {"orders": {0: 1, 5: 1}, "nope": {0: 1}})
@@ -205,10 +187,9 @@ async def test_positions_of_a_deleted_topic_are_not_its_successors(world: Groups
     assert await world.home.fetch("g", None) == (0, {})
 
 
-async def test_commits_are_fenced_by_generation(world: GroupsWorld) -> None:
-    home = world.home
+async def test_commits_are_fenced_by_generation(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
-    member = await a_member(home)
+    member = await home.only_member(version=9)
 
     async def code(**who: Any) -> int:
         return int((await home.commit("g", {"orders": {0: 1}}, **who))["orders"][0])
@@ -219,8 +200,7 @@ async def test_commits_are_fenced_by_generation(world: GroupsWorld) -> None:
     assert await code() == ErrorCode.unknown_member_id  # the group has members: no manual assignment
 
 
-async def test_commits_of_one_group_are_stored_in_the_order_they_came(world: GroupsWorld) -> None:
-    home = world.home
+async def test_commits_of_one_group_are_stored_in_the_order_they_came(home: Coordinating, world: GroupsWorld) -> None:
     world.cluster_api.add_topic("orders")
     slow = asyncio.Event()
     world.groups.gates["commit_offsets"] = [slow]
@@ -257,8 +237,7 @@ async def test_a_metastore_that_is_away(world: GroupsWorld) -> None:
     assert unresolved == {"orders": {0: 0}, "new": {0: ErrorCode.coordinator_load_in_progress}}
 
 
-async def test_a_group_that_cannot_be_saved_tries_again(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_group_that_cannot_be_saved_tries_again(home: Coordinating, world: GroupsWorld) -> None:
     joined = await home.join("g", version=3)
     await world.clock.settle()
     world.groups.fail_before["save_group"] = [UnavailableError("down")]
@@ -326,7 +305,7 @@ async def test_reasons_are_one_line_of_limited_length_after_the_checks(
     ]
     await call(home.handlers[13], LeaveGroupRequest(group_id="g", members=strangers), 5)
     assert "reason" not in caplog.text, "no member left"
-    member = await a_member(home)
+    member = await home.only_member(version=9)
     leaving = [LeaveGroupRequest.MemberIdentity(member_id=member, group_instance_id=None, reason=reason), *strangers]
     await call(home.handlers[13], LeaveGroupRequest(group_id="g", members=leaving), 5)
     lines = [record.getMessage() for record in caplog.records if "reason" in record.getMessage()]

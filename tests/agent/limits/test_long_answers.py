@@ -26,6 +26,7 @@ from headrace.protocol.typed import Schema
 from load.workloads.image_view import ImageView
 from load.workloads.long_requests import Counts, LongRequest, LongRequests, with_access
 from tests.agent.topics.test_long_metadata import Runs, agents, image, topic, view_of
+from tests.patch import Patch
 
 COUNTS = Counts(acls=1_000, quotas=600, groups=1_000, transactions=1_000, named=1_300)
 AGENTS = 25
@@ -131,18 +132,18 @@ async def test_an_answer_is_of_one_image(name: str) -> None:
     assert turns > 2
 
 
-async def test_turns_are_long_if_elections_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_are_long_if_elections_cost_nothing(patch: Patch) -> None:
     """Planted: groups are counted, but not the agents that compete for each."""
-    monkeypatch.setattr(Routes, "coordinator_scores", lambda self, group_id: 0)
+    patch.replace(Routes, "coordinator_scores", lambda self, group_id: 0)
     for name in ("FindCoordinator of groups", "ListGroups", "OffsetFetch of many groups"):
         runs = await longest_of(LongRequests(a_cluster([1]), COUNTS).all()[name]())
         assert runs.longest > LONGEST
 
 
 @pytest.mark.parametrize("name", ["DescribeLogDirs of one address", "ListTransactions", "DescribeAcls"])
-async def test_turns_are_long_if_work_is_not_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_are_long_if_work_is_not_counted(name: str, patch: Patch) -> None:
     """Planted: no slice is ever full."""
-    monkeypatch.setattr(WorkSlices, "did", _nothing)
+    patch.replace(WorkSlices, "did", _nothing)
     runs = await longest_of(LongRequests(a_cluster(MANY_TOPICS), COUNTS).all()[name]())
     assert runs.longest > LONGEST
 

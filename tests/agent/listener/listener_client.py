@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
@@ -86,9 +86,12 @@ class Listening:
     listener: KafkaListener
     port: int
     registry: CollectorRegistry
+    clients: list[Client] = field(default_factory=list)
+    """Those that `connect` made: they are closed when the test is over."""
 
     async def connect(self) -> Client:
-        return await Client.connect(self.port)
+        self.clients.append(await Client.connect(self.port))
+        return self.clients[-1]
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample's value; 0 when nothing was counted yet."""
@@ -107,9 +110,12 @@ async def listening(
     registry = CollectorRegistry()
     listener = KafkaListener(handler, allowed or limits(), clock or SystemClock(), registry)
     port = await listener.start("127.0.0.1", 0, name, security=security)
+    found = Listening(listener, port, registry)
     try:
-        yield Listening(listener, port, registry)
+        yield found
     finally:
+        for client in found.clients:
+            await client.close()
         await listener.drain(DRAIN_SECONDS if clock is None else 0.0)
 
 

@@ -30,7 +30,6 @@ async def test_a_request_reaches_the_handler_whole() -> None:
         assert (request.api_key, request.api_version, request.client_id) == (3, 4, "test")
         assert (bytes(request.body), request.body.readonly) == (b"body", True)
         assert request.connection.peer.startswith("127.0.0.1:")
-        await client.close()
 
 
 async def test_what_follows_a_change_begins_when_the_change_is_answered() -> None:
@@ -49,8 +48,6 @@ async def test_what_follows_a_change_begins_when_the_change_is_answered() -> Non
         assert gate.started == [1, 2, 4, 3]
         gate.open(1, 3, 4)
         assert [(await client.reply())[0] for _ in range(3)] == [1, 2, 3]
-        await client.close()
-        await other.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000, 200_000, 3 * MIB])
@@ -61,7 +58,6 @@ async def test_bodies_of_every_size_survive(size: int) -> None:
         await client.send(*(frame(i, body) for i in range(3)))
         for i in range(3):
             assert await client.reply() == (i, body)
-        await client.close()
 
 
 async def test_a_body_stays_valid_while_it_is_referenced() -> None:
@@ -77,7 +73,6 @@ async def test_a_body_stays_valid_while_it_is_referenced() -> None:
         for i, body in enumerate(bodies):
             await client.send(frame(i, body))
             await client.reply()
-        await client.close()
     assert [bytes(body) for body in held] == bodies
 
 
@@ -95,7 +90,6 @@ async def test_requests_start_in_order_and_are_answered_in_order() -> None:
         gate.open(0)
         assert (await answer)[0] == 0
         assert [(await client.reply())[0] for _ in range(9)] == list(range(1, 10))
-        await client.close()
 
 
 async def test_a_request_without_an_answer_leaves_no_gap() -> None:
@@ -106,7 +100,6 @@ async def test_a_request_without_an_answer_leaves_no_gap() -> None:
         client = await server.connect()
         await client.send(frame(0), frame(1), frame(2))
         assert [(await client.reply())[0] for _ in range(2)] == [0, 2]
-        await client.close()
 
 
 async def test_reading_pauses_at_the_limit_of_requests_in_progress() -> None:
@@ -123,8 +116,6 @@ async def test_reading_pauses_at_the_limit_of_requests_in_progress() -> None:
         assert gate.started[4:] == [3, 4]
         gate.open(*range(2, 8), 100)
         assert [(await client.reply())[0] for _ in range(8)] == list(range(8))
-        await client.close()
-        await other.close()
 
 
 async def test_more_produce_requests_than_others_are_in_progress() -> None:
@@ -140,8 +131,6 @@ async def test_more_produce_requests_than_others_are_in_progress() -> None:
         gate.open(*range(250), *range(1000, 1100))
         assert [(await client.reply())[0] for _ in range(250)] == list(range(250))
         assert [(await other.reply())[0] for _ in range(100)] == list(range(1000, 1100))
-        await client.close()
-        await other.close()
 
 
 async def test_produce_frames_wait_for_memory_and_nothing_else_does() -> None:
@@ -215,7 +204,6 @@ async def test_a_client_that_leaves_gives_its_memory_back() -> None:
         gate.open(0, 2)
         assert (await waiting.reply())[0] == 2
         await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
-        await waiting.close()
 
 
 async def test_a_handler_is_not_cancelled_when_its_client_leaves() -> None:
@@ -259,8 +247,6 @@ async def test_a_large_reply_to_a_slow_reader_is_whole_and_stops_reading() -> No
         assert started == [0, 100], "nothing more is read from a client that does not read"
         assert await client.reply() == (0, big)
         assert await client.reply() == (1, big)
-        await client.close()
-        await other.close()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +270,6 @@ async def test_a_failing_handler_ends_its_connection_after_the_replies_before_it
         assert "api=Metadata version=1 client_id='test'" in caplog.text
         await other.send(frame(7))
         assert (await other.reply())[0] == 7
-        await other.close()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +290,6 @@ async def test_a_malformed_frame_ends_its_connection_after_the_replies_before_it
         assert server.metric("headrace_kafka_connections_closed_total", reason="malformed") == 1
         await other.send(frame(7))
         assert (await other.reply())[0] == 7
-        await other.close()
 
 
 async def test_too_many_connections_are_closed_at_once() -> None:
@@ -321,8 +305,6 @@ async def test_too_many_connections_are_closed_at_once() -> None:
         fourth = await server.connect()
         await fourth.send(frame(4))
         assert (await fourth.reply())[0] == 4
-        await fourth.close()
-        await second.close()
 
 
 async def test_requests_and_bytes_are_counted() -> None:
@@ -336,7 +318,6 @@ async def test_requests_and_bytes_are_counted() -> None:
         assert server.metric("headrace_kafka_request_seconds_count", api="Metadata") == 1
         assert server.metric("headrace_kafka_received_bytes_total") == len(frame(1, b"12345")) + len(frame(2))
         assert server.metric("headrace_kafka_sent_bytes_total") == 8 + 5 + 8
-        await client.close()
 
 
 async def test_each_request_is_answered_or_counted_as_unanswered() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.agent.listener import newcomers as module
 from headrace.agent.listener.newcomers import Newcomer, Newcomers
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -120,13 +121,13 @@ def test_any_sequence_keeps_the_rule() -> None:
     _all_seeds()
 
 
-def test_the_planted_bug_closes_the_oldest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_planted_bug_closes_the_oldest_of_all(patch: Patch) -> None:
     """As the HTTP listener did: one address with many new connections closes those of others."""
 
     def oldest(self: Newcomers, now: float) -> bool:
         self._end(next(iter(self._all)), for_others=True)
         return True
 
-    monkeypatch.setattr(module.Newcomers, "displace", oldest)
+    patch.replace(module.Newcomers, "displace", oldest)
     with pytest.raises(AssertionError):
         _all_seeds()

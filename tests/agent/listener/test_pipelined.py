@@ -33,6 +33,7 @@ from tests.agent.listener.listener_client import (
     produce_frame,
     until,
 )
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")
 Handle = Callable[[Request], Awaitable[Response]]
@@ -98,7 +99,6 @@ async def test_answers_of_apis_with_different_limits_come_in_order(seed: int, mo
                 opened.add(chosen)
                 gate.open(chosen)
             assert (await client.reply())[0] == number
-        await client.close()
     assert gate.started == list(range(count))
 
 
@@ -116,12 +116,11 @@ async def _started_behind_a_produce(count: int = 100) -> int:
         started = sum(number <= count for number in handler.started) - 1
         handler.open()
         await _in_order(client, count + 1)
-        await client.close()
     return started
 
 
 async def test_answers_that_wait_behind_a_produce_are_as_many_as_other_requests_may_be(
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     assert await _started_behind_a_produce() == OTHERS_MAX
     made = ReplyQueue.made
@@ -130,7 +129,7 @@ async def test_answers_that_wait_behind_a_produce_are_as_many_as_other_requests_
         made(self, slot, now)
         self.others -= slot.header.api_key != PRODUCE
 
-    monkeypatch.setattr(ReplyQueue, "made", made_and_forgotten)
+    patch.replace(ReplyQueue, "made", made_and_forgotten)
     assert await _started_behind_a_produce() == 100, "planted: only requests without an answer count"
 
 
@@ -155,7 +154,6 @@ async def _most_in_a_turn(handle: Handle, clock: SystemClock, count: int) -> int
         await client.send(*(produce_frame(number, 10) for number in range(count)))
         await _in_order(client, count)
         counting.cancel()
-        await client.close()
     assert sum(in_turn.values()) == count
     return max(in_turn.values())
 
@@ -164,11 +162,11 @@ async def _at_once(request: Request) -> Response:
     return answer(request)
 
 
-async def test_one_turn_of_the_loop_starts_some_requests_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_turn_of_the_loop_starts_some_requests_only(patch: Patch) -> None:
     """512 may be in progress, and a read may bring all of them."""
     assert await _most_in_a_turn(_at_once, SystemClock(), 400) <= 64
-    monkeypatch.setattr(connection_module, "_TURN_REQUESTS", 512)
-    monkeypatch.setattr(connection_module, "_TURN_SECONDS", 3_600)
+    patch.replace(connection_module, "_TURN_REQUESTS", 512)
+    patch.replace(connection_module, "_TURN_SECONDS", 3_600)
     assert await _most_in_a_turn(_at_once, SystemClock(), 400) > 64, "planted: all that was read"
 
 
@@ -181,7 +179,7 @@ class SlowClock(SystemClock):
         return self.at
 
 
-async def test_one_turn_of_the_loop_starts_few_requests_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_turn_of_the_loop_starts_few_requests_that_take_long(patch: Patch) -> None:
     clock = SlowClock()
 
     def begin(request: Request) -> Awaitable[Response]:
@@ -189,7 +187,7 @@ async def test_one_turn_of_the_loop_starts_few_requests_that_take_long(monkeypat
         return _at_once(request)
 
     assert await _most_in_a_turn(begin, clock, 100) <= 4
-    monkeypatch.setattr(connection_module, "_TURN_SECONDS", 3_600)
+    patch.replace(connection_module, "_TURN_SECONDS", 3_600)
     assert await _most_in_a_turn(begin, clock, 100) > 4, "planted: no limit of time"
 
 
@@ -228,13 +226,12 @@ async def _started_with_large_decodings() -> int:
         gate.open(*range(50))
         await _in_order(client, 50)
         await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
-        await client.close()
     return started
 
 
-async def test_what_a_request_takes_besides_its_frame_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_request_takes_besides_its_frame_is_counted(patch: Patch) -> None:
     assert await _started_with_large_decodings() == 4, "the fourth frame has room, and then nothing has"
-    monkeypatch.setattr(Slot, "keep", lambda self, size_bytes: None)
+    patch.replace(Slot, "keep", lambda self, size_bytes: None)
     assert await _started_with_large_decodings() == 50, "planted: frames alone are counted"
 
 
@@ -275,11 +272,11 @@ async def _held_behind_a_produce() -> float:
 
 
 async def test_no_request_starts_while_replies_of_its_connection_fill_their_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     """Answers of Produce are made without a reservation: one with an error for each partition is long."""
     assert await _held_behind_a_produce() < 1.5 * MIB
-    monkeypatch.setattr(ReplyMemory, "is_full", False)
+    patch.replace(ReplyMemory, "is_full", False)
     assert await _held_behind_a_produce() > 8 * MIB, "planted: replies are made without an end"
 
 
@@ -300,7 +297,6 @@ async def _held_with_long_client_ids() -> int:
             tracemalloc.stop()
         handler.open()
         await _in_order(client, 401)
-        await client.close()
     return held
 
 
@@ -310,8 +306,8 @@ def _named(client_id: str, number: int) -> bytes:
     return struct.pack(">i", len(head)) + head
 
 
-async def test_an_answered_request_does_not_keep_its_client_id(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answered_request_does_not_keep_its_client_id(patch: Patch) -> None:
     """It waits for the answer before it, and a client id may have 32,767 bytes."""
     assert await _held_with_long_client_ids() < 2 * MIB
-    monkeypatch.setattr(connection_module, "SHOWN_CHARACTERS", MIB)
+    patch.replace(connection_module, "SHOWN_CHARACTERS", MIB)
     assert await _held_with_long_client_ids() > 8 * MIB, "planted: they are kept as they came"

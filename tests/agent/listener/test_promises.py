@@ -72,7 +72,6 @@ async def test_promises_and_tasks_are_answered_in_the_order_of_their_requests() 
         words[0].answer()
         assert (await first)[0] == 0
         assert [(await client.reply())[0] for _ in range(3)] == [1, 2, 3]
-        await client.close()
 
 
 async def test_what_was_answered_is_gone_without_the_garbage_collector() -> None:
@@ -91,7 +90,6 @@ async def test_what_was_answered_is_gone_without_the_garbage_collector() -> None
             assert gone() is None
         finally:
             gc.enable()
-        await client.close()
 
 
 @pytest.mark.parametrize("error", [CloseConnection("no"), RuntimeError("a bug")])
@@ -108,7 +106,6 @@ async def test_a_broken_promise_ends_its_connection_after_the_replies_before_it(
         assert await client.ended() == b""
         await other.send(frame(5, b"at once"))
         assert (await other.reply())[0] == 5
-        await other.close()
 
 
 async def test_a_handler_that_raises_before_it_promises_ends_its_connection() -> None:
@@ -132,7 +129,6 @@ async def test_a_promised_frames_memory_is_taken_until_it_is_answered() -> None:
         promising.given[1].answer()
         assert [(await client.reply())[0] for _ in range(2)] == [0, 1]
         assert server.metric("headrace_kafka_budget_bytes") == 0
-        await client.close()
 
 
 async def test_a_drain_waits_for_promises_also_of_clients_that_are_gone() -> None:

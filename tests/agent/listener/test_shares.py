@@ -136,7 +136,6 @@ async def test_a_slow_frame_is_not_disturbed_while_nothing_waits(fake_clock: Man
             await fake_clock.advance(1)
         await slow.send(data[100:])
         assert (await slow.reply())[0] == 1
-        await slow.close()
 
 
 async def test_requests_in_progress_wait_while_produce_is_stuck_and_groups_go_on() -> None:
@@ -160,7 +159,6 @@ async def test_requests_in_progress_wait_while_produce_is_stuck_and_groups_go_on
         for number, client in enumerate(producers):
             assert (await client.reply())[0] == number
             await client.close()
-        await member.close()
 
 
 async def test_unread_replies_count_until_they_are_read() -> None:
@@ -231,7 +229,6 @@ async def test_a_second_fetch_of_a_connection_starts_when_the_first_is_answered(
             assert gate.started == [10, *range(number + 1)]
             gate.open(number)
             assert (await client.reply())[0] == number
-        await client.close()
 
 
 async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind() -> None:

@@ -19,7 +19,6 @@ async def test_an_idle_connection_is_closed(fake_clock: ManualClock) -> None:
         assert await idle.ended() == b""
         await busy.send(frame(9))
         assert (await busy.reply())[0] == 9
-        await busy.close()
 
 
 async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualClock) -> None:
@@ -38,8 +37,6 @@ async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualCloc
         for correlation_id, client in ((2, working), (3, waiting)):
             await client.send(frame(correlation_id))
             assert (await client.reply())[0] == correlation_id
-        await working.close()
-        await waiting.close()
 
 
 async def test_half_a_frame_does_not_hold_memory_permanently(fake_clock: ManualClock) -> None:
@@ -55,7 +52,6 @@ async def test_half_a_frame_does_not_hold_memory_permanently(fake_clock: ManualC
         assert await slow.ended() == b""
         assert await other.reply() == (1, b"p" * 90_000)
         assert server.metric("headrace_kafka_connections_closed_total", reason="stalled") == 1
-        await other.close()
 
 
 async def test_a_client_that_does_not_read_its_replies_is_given_up(fake_clock: ManualClock) -> None:
@@ -69,4 +65,3 @@ async def test_a_client_that_does_not_read_its_replies_is_given_up(fake_clock: M
         await fake_clock.advance(120)
         await until(lambda: server.metric("headrace_kafka_connections") == 0)
         assert server.metric("headrace_kafka_connections_closed_total", reason="not_reading") == 1
-        await client.close()

@@ -172,6 +172,12 @@ class ProduceWorld:
             return None
         return _decode(b"".join(response.buffers), version, request.correlation_id)
 
+    async def answers(self, batches: Batches, **options: Any) -> dict[tuple[str | uuid.UUID, int], Answer]:
+        """Send one request on a new connection, and let time pass until it is answered."""
+        found = await self.clock.run(self.produce(self.connect(), batches, **options))
+        assert found is not None
+        return found
+
     def begin(self, connection: ClientConnection, batches: Batches) -> Awaitable[Response]:
         """Return what the listener gets for one request: a Promise, or a coroutine that is not started yet."""
         return self.pipeline.handle(self.request(connection, _encode(batches, 9, -1, 30_000, None)))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from headrace.agent.produce.flusher import DEPTH_REQUESTS, ClientActivity
 from headrace.protocol.request import ClientConnection
 
 WINDOW_S, REFILL_S = 0.1, 0.003
 
 
-def _clients() -> ClientActivity:
+@pytest.fixture
+def clients() -> ClientActivity:
     return ClientActivity(WINDOW_S, REFILL_S)
 
 
@@ -26,8 +31,7 @@ def _answer(clients: ClientActivity, connection: ClientConnection, now: float, t
         clients.answered(connection, now)
 
 
-def test_all_clients_wait_once_each_has_an_unanswered_request() -> None:
-    clients = _clients()
+def test_all_clients_wait_once_each_has_an_unanswered_request(clients: ClientActivity) -> None:
     first, second = _connections(2)
     assert not clients.all_wait(0.0)
     _send(clients, first)
@@ -40,8 +44,9 @@ def test_all_clients_wait_once_each_has_an_unanswered_request() -> None:
     assert clients.all_wait(0.02)
 
 
-def test_a_client_refills_from_an_answer_until_it_is_at_its_depth_or_a_moment_has_passed() -> None:
-    clients = _clients()
+def test_a_client_refills_from_an_answer_until_it_is_at_its_depth_or_a_moment_has_passed(
+    clients: ClientActivity,
+) -> None:
     (client,) = _connections(1)
     _send(clients, client, 5)
     assert not clients.any_refills(0.0)
@@ -57,8 +62,7 @@ def test_a_client_refills_from_an_answer_until_it_is_at_its_depth_or_a_moment_ha
     assert not clients.any_refills(0.0201 + REFILL_S)
 
 
-def test_a_client_keeps_its_depth_however_slow_its_answers_are() -> None:
-    clients = _clients()
+def test_a_client_keeps_its_depth_however_slow_its_answers_are(clients: ClientActivity) -> None:
     (client,) = _connections(1)
     for turn in range(1, 10):
         _send(clients, client, 4)
@@ -68,8 +72,7 @@ def test_a_client_keeps_its_depth_however_slow_its_answers_are() -> None:
         _answer(clients, client, turn + 1.0, 5)
 
 
-def test_a_client_that_sends_one_at_a_time_after_a_burst_has_a_lower_depth_soon() -> None:
-    clients = _clients()
+def test_a_client_that_sends_one_at_a_time_after_a_burst_has_a_lower_depth_soon(clients: ClientActivity) -> None:
     (client,) = _connections(1)
     _send(clients, client, 5)
     _answer(clients, client, 0.0, 5)
@@ -79,18 +82,25 @@ def test_a_client_that_sends_one_at_a_time_after_a_burst_has_a_lower_depth_soon(
         _answer(clients, client, turn + 1.0)
 
 
-def test_a_client_that_is_gone_does_not_refill() -> None:
-    clients = _clients()
+@pytest.mark.parametrize(
+    ("judge", "answer"),
+    [
+        pytest.param(ClientActivity.any_refills, False, id="it does not refill"),
+        pytest.param(ClientActivity.all_wait, True, id="it is not waited for"),
+    ],
+)
+def test_a_client_that_is_gone_does_not_count(
+    clients: ClientActivity, judge: Callable[[ClientActivity, float], bool], answer: bool
+) -> None:
     gone, busy = _connections(2)
     _send(clients, gone)
     _answer(clients, gone, 0.0)
     _send(clients, busy)
     gone.closed = True
-    assert not clients.any_refills(0.0)
+    assert judge(clients, 0.0) is answer
 
 
-def test_a_client_that_was_silent_for_the_window_is_not_waited_for() -> None:
-    clients = _clients()
+def test_a_client_that_was_silent_for_the_window_is_not_waited_for(clients: ClientActivity) -> None:
     silent, busy = _connections(2)
     _send(clients, silent)
     _answer(clients, silent, 0.0)
@@ -103,18 +113,7 @@ def test_a_client_that_was_silent_for_the_window_is_not_waited_for() -> None:
     assert not clients.all_wait(0.12)
 
 
-def test_a_client_that_is_gone_is_not_waited_for() -> None:
-    clients = _clients()
-    gone, busy = _connections(2)
-    _send(clients, gone)
-    _answer(clients, gone, 0.0)
-    _send(clients, busy)
-    gone.closed = True
-    assert clients.all_wait(0.0)
-
-
-def test_a_client_is_free_after_an_answer_that_took_longer_than_the_window() -> None:
-    clients = _clients()
+def test_a_client_is_free_after_an_answer_that_took_longer_than_the_window(clients: ClientActivity) -> None:
     slow, busy = _connections(2)
     _send(clients, slow)
     _send(clients, busy)
@@ -124,9 +123,8 @@ def test_a_client_is_free_after_an_answer_that_took_longer_than_the_window() -> 
     assert clients.all_wait(0.41)
 
 
-def test_no_more_than_the_clients_of_the_last_window_are_remembered() -> None:
+def test_no_more_than_the_clients_of_the_last_window_are_remembered(clients: ClientActivity) -> None:
     """Also when no question is asked about them, and none that are gone."""
-    clients = _clients()
     for number in range(1000):
         (client,) = _connections(1)
         _send(clients, client)

@@ -42,66 +42,62 @@ def set_cluster_default(world: ProduceWorld, name: str, value: str) -> None:
 
 async def errors(world: ProduceWorld, batches: Sequence[bytes], topic: str = "t") -> list[str]:
     """The error of each batch, produced to partition n of the topic in one request."""
-    answers = await world.clock.run(world.produce(world.connect(), {topic: dict(enumerate(batches))}))
-    assert answers is not None
+    answers = await world.answers({topic: dict(enumerate(batches))})
     return [answers[topic, n].error for n in range(len(batches))]
 
 
-async def test_records_from_the_future_are_refused_by_kafkas_default() -> None:
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t", 4)
-        batches = [batch(0), batch(-HOUR), batch(5, -HOUR - 1), batch(10**12)]
-        assert await errors(world, batches) == ["none", "none", "invalid_timestamp", "none"]
-        assert await world.log_of(topic.key(2) or 0) == []
+async def test_records_from_the_future_are_refused_by_kafkas_default(world: ProduceWorld) -> None:
+    topic = world.create_topic("t", 4)
+    batches = [batch(0), batch(-HOUR), batch(5, -HOUR - 1), batch(10**12)]
+    assert await errors(world, batches) == ["none", "none", "invalid_timestamp", "none"]
+    assert await world.log_of(topic.key(2) or 0) == []
 
 
 @pytest.mark.parametrize(
     ("configs", "late"), [({}, "none"), ({"message_timestamp_before_max_ms": "1000"}, "invalid_timestamp")]
 )
 async def test_what_a_header_claims_is_judged_and_records_only_where_they_are_opened(
-    configs: dict[str, Any], late: str
+    world: ProduceWorld, configs: dict[str, Any], late: str
 ) -> None:
     """Kafka opens every record: it refuses both. Here records are opened where a topic refuses old ones."""
-    async with ProduceWorld() as world:
-        world.create_topic("t", 2, **configs)
-        claims_more = forge(batch(0), max_timestamp=NOW + HOUR + 1)
-        claims_less = forge(batch(0, -2 * HOUR), max_timestamp=NOW)
-        assert await errors(world, [claims_more, claims_less]) == ["invalid_timestamp", late]
+    world.create_topic("t", 2, **configs)
+    claims_more = forge(batch(0), max_timestamp=NOW + HOUR + 1)
+    claims_less = forge(batch(0, -2 * HOUR), max_timestamp=NOW)
+    assert await errors(world, [claims_more, claims_less]) == ["invalid_timestamp", late]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-async def test_old_records_are_found_inside_a_batch(codec: Codec) -> None:
-    async with ProduceWorld() as world:
-        world.create_topic("t", 4, message_timestamp_before_max_ms="1000")
-        batches = [batch(0, 1_000, codec=codec), batch(0, 1_001, 0, codec=codec), batch(NO_TIME * -1), batch(0)]
-        assert await errors(world, batches) == ["none", "invalid_timestamp", "none", "none"]
+async def test_old_records_are_found_inside_a_batch(world: ProduceWorld, codec: Codec) -> None:
+    world.create_topic("t", 4, message_timestamp_before_max_ms="1000")
+    batches = [batch(0, 1_000, codec=codec), batch(0, 1_001, 0, codec=codec), batch(NO_TIME * -1), batch(0)]
+    assert await errors(world, batches) == ["none", "invalid_timestamp", "none", "none"]
 
 
 @pytest.mark.parametrize(
     "configs", [{"cleanup_policy": "compact"}, {"message_timestamp_before_max_ms": "1000"}], ids=str
 )
-async def test_what_is_too_large_to_be_judged_is_refused_at_no_cost(configs: dict[str, Any]) -> None:
+async def test_what_is_too_large_to_be_judged_is_refused_at_no_cost(
+    world: ProduceWorld, configs: dict[str, Any]
+) -> None:
     """5,849 bytes, 9,000,000 records; and a million that are opened, one at a time."""
-    async with ProduceWorld() as world:
-        world.create_topic("t", 3, **configs)
-        sent = [bytes(crowded_batch(count)) for count in (MAX_OPENED_RECORDS + 1, 9_000_000, MAX_OPENED_RECORDS)]
-        tracemalloc.start()
-        try:
-            answers = await errors(world, sent[:2])
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert answers == ["message_too_large", "message_too_large"]
-        assert peak < 8_000_000, "a million opened records take hundreds of megabytes"
-        assert await errors(world, sent[2:]) != ["message_too_large"]
+    world.create_topic("t", 3, **configs)
+    sent = [bytes(crowded_batch(count)) for count in (MAX_OPENED_RECORDS + 1, 9_000_000, MAX_OPENED_RECORDS)]
+    tracemalloc.start()
+    try:
+        answers = await errors(world, sent[:2])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answers == ["message_too_large", "message_too_large"]
+    assert peak < 8_000_000, "a million opened records take hundreds of megabytes"
+    assert await errors(world, sent[2:]) != ["message_too_large"]
 
 
-async def test_a_batch_that_is_stamped_here_may_say_any_time() -> None:
-    async with ProduceWorld() as world:
-        configs: dict[str, Any] = {"message_timestamp_before_max_ms": "0", "message_timestamp_after_max_ms": "0"}
-        topic = world.create_topic("t", 2, message_timestamp_type="LogAppendTime", **configs)
-        assert await errors(world, [batch(5 * HOUR), batch(-5 * HOUR)]) == ["none", "none"]
-        assert len(await world.log_of(topic.key(0) or 0)) == 1
+async def test_a_batch_that_is_stamped_here_may_say_any_time(world: ProduceWorld) -> None:
+    configs: dict[str, Any] = {"message_timestamp_before_max_ms": "0", "message_timestamp_after_max_ms": "0"}
+    topic = world.create_topic("t", 2, message_timestamp_type="LogAppendTime", **configs)
+    assert await errors(world, [batch(5 * HOUR), batch(-5 * HOUR)]) == ["none", "none"]
+    assert len(await world.log_of(topic.key(0) or 0)) == 1
 
 
 async def test_what_the_cluster_says_holds_where_the_topic_says_nothing() -> None:
@@ -116,8 +112,7 @@ async def test_what_the_cluster_says_holds_where_the_topic_says_nothing() -> Non
         set_cluster_default(world, "log.message.timestamp.before.max.ms", "10")
         assert await errors(world, [batch(11)]) == ["invalid_timestamp"]
         set_cluster_default(world, "log.message.timestamp.type", "LogAppendTime")
-        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: batch(11)}}))
-        assert answers is not None
+        answers = await world.answers({"t": {0: batch(11)}})
         assert answers["t", 0].log_append_time_ms == world.clock.wall_ms() - 100, "as it was when the batch came"
 
 

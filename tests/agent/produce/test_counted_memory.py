@@ -12,6 +12,7 @@ from headrace.agent.produce import pipeline as pipeline_module
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.listener.listener_client import PRODUCE, frame, limits, listening, until
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")
 BATCH = encode_batch([Record(0, 1_700_000_000_000, None, b"")], base_offset=0)
@@ -69,10 +70,10 @@ async def held_and_counted(case: str, *, is_known: bool = True) -> tuple[int, fl
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_requests_take_is_counted(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_requests_take_is_counted(case: str, patch: Patch) -> None:
     held, counted = await held_and_counted(case)
     assert held <= counted <= 12 * held, f"held={held} counted={counted:.0f}"
-    monkeypatch.setattr(pipeline_module, "PRODUCED_BATCH_BYTES", 0)
+    patch.replace(pipeline_module, "PRODUCED_BATCH_BYTES", 0)
     held, counted = await held_and_counted(case)
     assert held > counted, "planted: frames alone are counted"
 

@@ -82,8 +82,7 @@ async def test_the_commit_hears_of_batches_for_parents_whether_a_key_moved() -> 
         world.view.image = world.view.head
         keys = {2: [*STAYING, *MOVED], 3: STAYING, 6: MOVED, 1: MOVED}
         batches = {index: _batch([*some]).tobytes() for index, some in keys.items()}
-        answers = await world.clock.run(world.produce(world.connect(), {"t": batches}))
-        assert answers is not None
+        answers = await world.answers({"t": batches})
         assert {answers["t", index].error for index in keys} == {"none"}
         assert {topic.key(index) for index in keys} == seen.counts.keys()
         counts = {index: seen.counts[topic.key(index) or 0] for index in keys}
@@ -108,8 +107,7 @@ async def test_refused_moved_keys_are_counted_by_topic() -> None:
         world.view.image = world.view.head
         batch = _batch([MOVED[0]]).tobytes()
         for names in (("t",), ("t", "u")):
-            answers = await world.clock.run(world.produce(world.connect(), {name: {2: batch} for name in names}))
-            assert answers is not None
+            answers = await world.answers({name: {2: batch} for name in names})
             assert {answer.error for answer in answers.values()} == {"invalid_record"}
 
         def counted(topic: str) -> float | None:
@@ -137,7 +135,7 @@ async def test_while_a_topic_halves_batches_for_the_parents_of_aliases_are_searc
         world.view.image = world.view.head
         keys = {2: MOVED, 3: MOVED}
         batches = {index: _batch([*some]).tobytes() for index, some in keys.items()}
-        await world.clock.run(world.produce(world.connect(), {"t": batches}))
+        await world.answers({"t": batches})
         assert {seen.counts[topic.key(index) or 0] for index in keys} == {(MovedKeys.MOVED, NO_ALIAS), NOTHING}
         assert seen.counts[topic.key(3) or 0] == NOTHING, "7 is not an alias yet"
 
@@ -150,8 +148,7 @@ async def test_a_batch_for_an_alias_is_staged_for_its_parent_and_answered_as_it_
         world.put_topic(replace(topic, undeleted_partition_count=4, aliases={6: 2}))
         world.view.image = world.view.head
         batches = {6: _batch([*MOVED]).tobytes(), 1: _batch([b"k"]).tobytes()}
-        answers = await world.clock.run(world.produce(world.connect(), {"t": batches}))
-        assert answers is not None
+        answers = await world.answers({"t": batches})
         assert {answers["t", index].error for index in batches} == {"none"}
         assert seen.counts == {topic.key(2): (MovedKeys.UNKNOWN, 6), topic.key(1): NOTHING}
         assert world.model.partitions[topic.key(6) or 0].high_watermark == 0
@@ -165,7 +162,7 @@ async def test_the_topic_says_how_its_keys_are_hashed() -> None:
         world.put_topic(replace(topic, splits={2: Split(6)}))
         world.view.image = world.view.head
         for key in STAYING + MOVED:
-            await world.clock.run(world.produce(world.connect(), {"t": {2: _batch([key]).tobytes()}}))
+            await world.answers({"t": {2: _batch([key]).tobytes()}})
             moved = zlib.crc32(key) % 8 == 6
             assert seen.counts[topic.key(2) or 0] == (MovedKeys.MOVED if moved else MovedKeys.STAY, NO_ALIAS)
 

@@ -40,27 +40,25 @@ async def test_batches_with_different_counts_are_never_merged() -> None:
 
 
 @pytest.mark.requirement("P4")
-async def test_a_wrong_count_is_refused_and_a_retry_of_a_stored_batch_is_not() -> None:
-    async with ProduceWorld() as world:
-        world.create_topic("t", 3)
-        batch = forge(plain_batch(1), producer_id=5, producer_epoch=0, base_sequence=0)
-        assert await _produce(world, batch, count=2) == (INVALID_PARTITION_METADATA, -1)
-        assert await _produce(world, batch, count=3) == (0, 0)
-        assert await _produce(world, batch, count=2) == (0, 0)  # a duplicate, with any count
-        assert await _produce(world, batch, count=NO_COUNT) == (0, 0)
+async def test_a_wrong_count_is_refused_and_a_retry_of_a_stored_batch_is_not(world: ProduceWorld) -> None:
+    world.create_topic("t", 3)
+    batch = forge(plain_batch(1), producer_id=5, producer_epoch=0, base_sequence=0)
+    assert await _produce(world, batch, count=2) == (INVALID_PARTITION_METADATA, -1)
+    assert await _produce(world, batch, count=3) == (0, 0)
+    assert await _produce(world, batch, count=2) == (0, 0)  # a duplicate, with any count
+    assert await _produce(world, batch, count=NO_COUNT) == (0, 0)
 
 
-async def test_only_a_batch_without_a_count_goes_through_an_alias() -> None:
+async def test_only_a_batch_without_a_count_goes_through_an_alias(world: ProduceWorld) -> None:
     """A client that sends counts places its records again when the commit has sent them back."""
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t", 2)
-        world.put_topic(replace(topic, aliases={0: 1}))
-        world.view.image = world.view.head
-        batch = plain_batch(1)
-        for count, ends in ((2, (1, 0)), (NO_COUNT, (1, 1))):
-            assert (await _produce(world, batch, count))[0] == 0
-            found = (world.model.partitions[topic.key(index) or 0].high_watermark for index in range(2))
-            assert tuple(found) == ends
+    topic = world.create_topic("t", 2)
+    world.put_topic(replace(topic, aliases={0: 1}))
+    world.view.image = world.view.head
+    batch = plain_batch(1)
+    for count, ends in ((2, (1, 0)), (NO_COUNT, (1, 1))):
+        assert (await _produce(world, batch, count))[0] == 0
+        found = (world.model.partitions[topic.key(index) or 0].high_watermark for index in range(2))
+        assert tuple(found) == ends
 
 
 async def _produce(world: ProduceWorld, batch: bytes, count: int) -> tuple[int, int]:

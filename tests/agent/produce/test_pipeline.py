@@ -16,6 +16,7 @@ from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 BATCH = plain_batch(1)
@@ -200,9 +201,9 @@ async def test_without_acks_all_a_record_is_stored_once_with_any_timeout() -> No
     assert [await _copies(random.Random(seed)) for seed in range(12)] == [1] * 12
 
 
-async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(patch: Patch) -> None:
     """A planted bug: the client's timeout applies to acks=0 and acks=1 too."""
-    monkeypatch.setattr(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
+    patch.replace(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
     assert max([await _copies(random.Random(seed)) for seed in range(3)]) > 1
 
 
@@ -222,16 +223,15 @@ async def test_without_acks_all_a_request_waits_for_half_a_minute(acks: int) -> 
         await world.store.puts[0].finish()
 
 
-async def test_a_client_that_went_away_does_not_take_its_batches_along() -> None:
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t")
-        gone = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        stays = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
-        await world.clock.settle()
-        gone.cancel()
-        await world.clock.advance(0.1)
-        assert stays.done()
-        assert len(await world.log_of(topic.key(0) or 0)) == 2
+async def test_a_client_that_went_away_does_not_take_its_batches_along(world: ProduceWorld) -> None:
+    topic = world.create_topic("t")
+    gone = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    stays = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}))
+    await world.clock.settle()
+    gone.cancel()
+    await world.clock.advance(0.1)
+    assert stays.done()
+    assert len(await world.log_of(topic.key(0) or 0)) == 2
 
 
 def test_a_trace_of_what_never_happened_is_nan() -> None:

@@ -36,42 +36,38 @@ def _false(count: int, claimed: int, codec: Codec) -> bytes:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize(("count", "claimed"), [(9, 10), (60, 61), (1_000, 999)])
 async def test_a_false_record_count_is_refused_and_its_neighbour_goes_on(
-    codec: Codec, count: int, claimed: int
+    world: ProduceWorld, codec: Codec, count: int, claimed: int
 ) -> None:
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t", 2)
-        batches = {"t": {0: _false(count, claimed, codec), 1: _batch(3)}}
-        answers = await world.clock.run(world.produce(world.connect(), batches))
-        assert answers is not None
-        assert [answers["t", index].error for index in (0, 1)] == ["invalid_record", "none"]
-        assert [len(await world.log_of(topic.key(index) or 0)) for index in (0, 1)] == [0, 1]
+    topic = world.create_topic("t", 2)
+    batches = {"t": {0: _false(count, claimed, codec), 1: _batch(3)}}
+    answers = await world.answers(batches)
+    assert [answers["t", index].error for index in (0, 1)] == ["invalid_record", "none"]
+    assert [len(await world.log_of(topic.key(index) or 0)) for index in (0, 1)] == [0, 1]
 
 
-async def test_a_bomb_is_refused_on_another_thread() -> None:
-    async with ProduceWorld() as world:
-        world.create_topic("t")
-        packed = compress(Codec.ZSTD, bytes(100_000_000))
-        data = plain_batch()[:HEADER_BYTES] + packed
-        bomb = forge(data, batch_length=49 + len(packed), attributes=int(Codec.ZSTD))
-        producing = asyncio.ensure_future(world.produce(world.connect(), {"t": {0: bomb}}))
-        answers = await producing
-        assert answers is not None
-        assert answers["t", 0].error == "message_too_large"
+async def test_a_bomb_is_refused_on_another_thread(world: ProduceWorld) -> None:
+    world.create_topic("t")
+    packed = compress(Codec.ZSTD, bytes(100_000_000))
+    data = plain_batch()[:HEADER_BYTES] + packed
+    bomb = forge(data, batch_length=49 + len(packed), attributes=int(Codec.ZSTD))
+    producing = asyncio.ensure_future(world.produce(world.connect(), {"t": {0: bomb}}))
+    answers = await producing
+    assert answers is not None
+    assert answers["t", 0].error == "message_too_large"
 
 
-async def test_requests_behind_a_large_one_keep_their_order() -> None:
-    async with ProduceWorld() as world:
-        topic = world.create_topic("t", max_message_bytes=str(LARGE))
-        connection = world.connect()
-        large, small = _batch(LOOP_WORK.items + 1), _batch(1, first=1_000_000)
-        requests = [
-            asyncio.create_task(world.produce(connection, {"t": {0: data}})) for data in (large, small, large, small)
-        ]
-        while len(world.flushed) < 1 or not all(task.done() for task in requests):
-            await asyncio.sleep(0.001)
-            await world.clock.advance(0.2)
-        assert [(await task or {})["t", 0].error for task in requests] == ["none"] * 4
-        assert [stored.data for stored in await world.log_of(topic.key(0) or 0)] == [large, small, large, small]
+async def test_requests_behind_a_large_one_keep_their_order(world: ProduceWorld) -> None:
+    topic = world.create_topic("t", max_message_bytes=str(LARGE))
+    connection = world.connect()
+    large, small = _batch(LOOP_WORK.items + 1), _batch(1, first=1_000_000)
+    requests = [
+        asyncio.create_task(world.produce(connection, {"t": {0: data}})) for data in (large, small, large, small)
+    ]
+    while len(world.flushed) < 1 or not all(task.done() for task in requests):
+        await asyncio.sleep(0.001)
+        await world.clock.advance(0.2)
+    assert [(await task or {})["t", 0].error for task in requests] == ["none"] * 4
+    assert [stored.data for stored in await world.log_of(topic.key(0) or 0)] == [large, small, large, small]
 
 
 def test_a_request_has_so_much_work_on_the_loop_and_no_more() -> None:

@@ -14,6 +14,7 @@ from headrace.agent.produce.validate import KEYLESS, TopicRules
 from headrace.protocol.produce_codec import RecordError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
+from tests.patch import Patch
 
 COMPACTED = TopicRules(max_bytes=1 << 20, needs_keys=True, opens_records=True)
 
@@ -34,7 +35,7 @@ def test_exactly_the_records_without_a_key_are_named() -> None:
     prove()
 
 
-def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_caught(patch: Patch) -> None:
     """Errors are numbered among each other, not by their index in the batch."""
     right: Any = validate._judge_records
 
@@ -43,6 +44,6 @@ def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         numbered = (RecordError(n, e.message) for n, e in enumerate(refusal.record_errors)) if refusal else ()
         return refusal and refusal._replace(record_errors=tuple(numbered))
 
-    monkeypatch.setattr(validate, "_judge_records", judge)
+    patch.replace(validate, "_judge_records", judge)
     with pytest.raises(AssertionError):
         prove()

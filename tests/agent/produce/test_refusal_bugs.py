@@ -17,6 +17,7 @@ from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.metastore.api.commit import BatchAnswer
 from tests.agent.produce import test_batches_elsewhere as elsewhere
 from tests.agent.produce import test_refused_sequences as refused
+from tests.patch import Patch
 
 _explain_by_another_agent = RefusedSequences.explain_by_another_agent
 _is_settled, _note_stored = LastStored.is_settled, LastStored.note
@@ -153,8 +154,8 @@ BUGS = {
 
 
 @pytest.mark.parametrize("name", BUGS)
-async def test_a_bug_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_fails_the_proof(name: str, patch: Patch) -> None:
     bug = BUGS[name]
-    monkeypatch.setattr(bug.owner, bug.name, bug.wrong)
+    patch.replace(bug.owner, bug.name, bug.wrong)
     with pytest.raises(AssertionError):
         await bug.prove()

@@ -19,10 +19,12 @@ from headrace.agent.produce.transactional import FIRST_IMPLICIT, NAMES_BYTES, Pr
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, BatchTransaction, FileAnswer, FileCommit
 from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, Transaction, TransactionState
+from headrace.protocol import errors
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.header import CRC_START, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT, read_header
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 
 OWN, OTHER, UNUSED = 5, 6, 7
 """Producer ids: of "tx", of "other", of no transactional id."""
@@ -195,54 +197,54 @@ async def test_only_so_many_producers_are_remembered() -> None:
     assert await names.look_up("7".zfill(300_000), [7]) is None, "too long to be remembered"
 
 
-def _forget_the_flag(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(receive, "transaction_of", lambda header, version: BatchTransaction.NO_TRANSACTION)
+def _forget_the_flag(patch: Patch) -> None:
+    patch.replace(receive, "transaction_of", lambda header, version: BatchTransaction.NO_TRANSACTION)
 
 
-def _never_implicit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactional, "FIRST_IMPLICIT", 13)
+def _never_implicit(patch: Patch) -> None:
+    patch.replace(transactional, "FIRST_IMPLICIT", 13)
 
 
-def _always_implicit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactional, "FIRST_IMPLICIT", 3)
+def _always_implicit(patch: Patch) -> None:
+    patch.replace(transactional, "FIRST_IMPLICIT", 3)
 
 
-def _every_batch_is_transactional(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(receive, "transaction_of", lambda header, version: BatchTransaction.ANY_PARTITION)
+def _every_batch_is_transactional(patch: Patch) -> None:
+    patch.replace(receive, "transaction_of", lambda header, version: BatchTransaction.ANY_PARTITION)
 
 
-def _any_name_passes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerNames, "has_all", lambda self, produce: True)
+def _any_name_passes(patch: Patch) -> None:
+    patch.replace(ProducerNames, "has_all", lambda self, produce: True)
 
 
-def _a_known_producer_may_use_any_name(patch: pytest.MonkeyPatch) -> None:
+def _a_known_producer_may_use_any_name(patch: Patch) -> None:
     look_up = ProducerNames.look_up
 
     async def by_producer_only(self: ProducerNames, name: str, producers: Sequence[int]) -> object:
         return await look_up(self, name, [each for each in producers if each not in self._names])
 
-    patch.setattr(ProducerNames, "look_up", by_producer_only)
+    patch.replace(ProducerNames, "look_up", by_producer_only)
 
 
-def _remembers_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerNames, "has_all", lambda self, produce: self._names.clear())
+def _remembers_nothing(patch: Patch) -> None:
+    patch.replace(ProducerNames, "has_all", lambda self, produce: self._names.clear())
 
 
-def _without_the_feature(patch: pytest.MonkeyPatch) -> None:
+def _without_the_feature(patch: Patch) -> None:
     judge = transactional.judge_transactional
-    patch.setattr(
+    patch.replace(
         receive,
         "judge_transactional",
         lambda header, transactional_id, is_offered: judge(header, "tx", is_offered=True),
     )
 
 
-def _old_errors(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("headrace.protocol.errors.FIRST_PRODUCE_WITH_ABORTABLE", 99)
+def _old_errors(patch: Patch) -> None:
+    patch.replace(errors, "FIRST_PRODUCE_WITH_ABORTABLE", 99)
 
 
-def _new_errors(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("headrace.protocol.errors.FIRST_PRODUCE_WITH_ABORTABLE", -1)
+def _new_errors(patch: Patch) -> None:
+    patch.replace(errors, "FIRST_PRODUCE_WITH_ABORTABLE", -1)
 
 
 PLANTED = [
@@ -260,10 +262,8 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-async def test_planted_bugs_are_found(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
+async def test_planted_bugs_are_found(plant: Callable[[Patch], None], patch: Patch) -> None:
+    plant(patch)
     found = 0
     for check in CHECKS:
         try:

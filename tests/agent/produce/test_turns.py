@@ -14,6 +14,7 @@ from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.stages import CommittingFile
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.produce.test_commit import Bench, error_of
+from tests.patch import Patch
 
 CALLS = 24
 """More than the turns of two groups and a few new files, and than it takes until calls have one file each."""
@@ -66,8 +67,7 @@ async def a_group_is_repeated_as_it_was_sent() -> None:
     async with Bench() as bench:
         blocker = await bench.flush(1, "blocker")
         sent = [await bench.flush(0, text, timeout_ms=10_000_000) for text in ("a", "b", "c")]
-        await bench.call(0).finish()
-        await bench.settle()
+        await bench.finish(0)
         first = bench.metastore.commits[-1]
         assert len(first.files) == 3
         for _ in range(CALLS // 2):
@@ -123,9 +123,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("method", "wrong", "check"), PLANTED)
-async def test_planted_bugs_are_found(
-    monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., object], check: Check
-) -> None:
-    monkeypatch.setattr(Committer, method, wrong)
+async def test_planted_bugs_are_found(patch: Patch, method: str, wrong: Callable[..., object], check: Check) -> None:
+    patch.replace(Committer, method, wrong)
     with pytest.raises(AssertionError):
         await check()

@@ -132,8 +132,7 @@ async def test_a_stored_length_that_differs_is_never_committed() -> None:
     world.store = ShortStore(world.bucket)
     async with world:
         topic = world.create_topic("t")
-        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: _batch("x")}}))
-        assert answers is not None
+        answers = await world.answers({"t": {0: _batch("x")}})
         assert answers["t", 0].error == "kafka_storage_error"
         assert await world.log_of(topic.key(0) or 0) == []
         assert not world.flushed
@@ -144,12 +143,10 @@ async def test_an_unknown_database_clock_fails_the_file_not_the_path() -> None:
     async with world:
         world.create_topic("t")
         world.pipeline._uploader._database_now_ms = _raise_unavailable
-        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: _batch("x")}}))
-        assert answers is not None
+        answers = await world.answers({"t": {0: _batch("x")}})
         assert answers["t", 0].error == "kafka_storage_error"
         world.pipeline._uploader._database_now_ms = world.clock.wall_ms
-        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: _batch("x")}}))
-        assert answers is not None
+        answers = await world.answers({"t": {0: _batch("x")}})
         assert answers["t", 0].error == "none"
 
 

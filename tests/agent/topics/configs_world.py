@@ -15,7 +15,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -34,7 +34,7 @@ from headrace.metastore.log.replica_counts import SHOWN_REPLICAS_MAX, is_agent, 
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.protocol.api_keys import ApiKey
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.agent.topics.membership_world import ask
 from tests.manual_clock import ManualClock
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from typing import Any
 
 import pytest
@@ -30,11 +29,10 @@ from headrace.protocol.request import RequestHandler
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_CLUSTER = 3, 10, 22, 60
-NO_ID = uuid.UUID(int=0)
 
 
 class World:
@@ -249,7 +247,7 @@ async def test_operations_are_listed_for_those_who_ask(world: World) -> None:
     assert not silent.topics[0].authorized_operations
 
 
-async def test_answers_are_encoded_once_per_image(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_are_encoded_once_per_image(world: World) -> None:
     handler = world.handlers[METADATA]
     body = MetadataRequest(topics=None).encode(version=12)
     first, second = a_request(METADATA, 12, body), a_request(METADATA, 12, body, correlation_id=77)

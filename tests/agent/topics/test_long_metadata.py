@@ -34,6 +34,7 @@ from load.workloads.image_view import ImageView
 from tests.agent.client_calls import a_request, read_reply
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 METADATA = 3
 VERSION = 12
@@ -223,7 +224,7 @@ async def test_an_answer_shows_one_image(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 10])
-async def test_routes_of_the_newest_image_are_found(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_routes_of_the_newest_image_are_found(level: int, patch: Patch) -> None:
     """A planted bug: topics are from the first image, leaders from the newest."""
     newest: list[Routes] = []
     real, made = Routes.leaders, Routes.__init__
@@ -232,8 +233,8 @@ async def test_routes_of_the_newest_image_are_found(level: int, monkeypatch: pyt
         made(self, *given)
         newest.append(self)
 
-    monkeypatch.setattr(Routes, "__init__", remember)
-    monkeypatch.setattr(Routes, "leaders", lambda self, *given: real(newest[-1], *given))
+    patch.replace(Routes, "__init__", remember)
+    patch.replace(Routes, "leaders", lambda self, *given: real(newest[-1], *given))
     assert await mixed(level) is not None
 
 
@@ -313,9 +314,7 @@ async def doubled_meanwhile(*, names: list[str] | None) -> Any:
 
 @pytest.mark.requirement("X5")
 @pytest.mark.parametrize("is_named", [False, True])
-async def test_a_topic_that_doubles_during_the_answer_is_not_described(
-    is_named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_topic_that_doubles_during_the_answer_is_not_described(is_named: bool, patch: Patch) -> None:
     names = sorted(topic(number, 4).name for number in range(20)) if is_named else None
     found = await doubled_meanwhile(names=names)
     assert (found.error_code, found.partitions) == (ErrorCode.leader_not_available, [])
@@ -323,7 +322,7 @@ async def test_a_topic_that_doubles_during_the_answer_is_not_described(
     async def unseen(*_: object) -> frozenset[uuid.UUID]:
         return NONE
 
-    monkeypatch.setattr(NewestCounts, "changed_since", unseen)
+    patch.replace(NewestCounts, "changed_since", unseen)
     found = await doubled_meanwhile(names=names)
     assert (found.error_code, len(found.partitions)) == (0, 4), "planted: the old count after the new one"
 
@@ -349,11 +348,11 @@ async def shown_to_the_last() -> int:
 
 
 @pytest.mark.requirement("X5")
-async def test_an_answer_is_not_shared_after_a_topic_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_not_shared_after_a_topic_doubled(patch: Patch) -> None:
     assert await shown_to_the_last() == 8
 
     async def unseen(*_: object) -> frozenset[uuid.UUID]:
         return NONE
 
-    monkeypatch.setattr(NewestCounts, "changed_since", unseen)
+    patch.replace(NewestCounts, "changed_since", unseen)
     assert await shown_to_the_last() == 4, "planted: the old count after the new one"

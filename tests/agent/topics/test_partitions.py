@@ -20,7 +20,7 @@ from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 Growing = CreatePartitionsRequest.CreatePartitionsTopic

@@ -36,7 +36,7 @@ from headrace.protocol.scale_topic import (
 from headrace.storage.errors import InvalidError, OutcomeUnknownError
 from tests.agent.client_calls import a_request
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X5")
@@ -75,8 +75,12 @@ class World:
         return (await self.cluster.catch_up()).topics_by_name["t"]
 
 
-async def test_a_topic_doubles_and_is_announced_before(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+@pytest.fixture
+def world(fake_clock: ManualClock) -> World:
+    return World(fake_clock)
+
+
+async def test_a_topic_doubles_and_is_announced_before(world: World) -> None:
     before = len(world.api.log)
     answer = await world.ask()
     assert answer[:5] == (0, None, 6, 3, 0)
@@ -87,28 +91,25 @@ async def test_a_topic_doubles_and_is_announced_before(fake_clock: ManualClock) 
 
 
 @pytest.mark.parametrize("doubles", [True, False])
-async def test_decided_bulk_writes_are_completed_before_a_topic_grows(fake_clock: ManualClock, doubles: bool) -> None:
-    world = World(fake_clock)
+async def test_decided_bulk_writes_are_completed_before_a_topic_grows(world: World, doubles: bool) -> None:
     world.api.bulk_chunks = 5
-    assert (await world.ask()).error_code == 0 if doubles else await fake_clock.run(world.grow(4)) == 0
+    assert (await world.ask()).error_code == 0 if doubles else await world.clock.run(world.grow(4)) == 0
     assert (world.api.bulk_chunks, world.api.announced) == (0, {world.topic_id})
     assert (await world.topic()).undeleted_partition_count == (6 if doubles else 4)
 
 
-async def test_a_topic_that_waits_for_bulk_writes_says_so(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_topic_that_waits_for_bulk_writes_says_so(world: World) -> None:
     world.api.bulk_chunks = 10**9
     answer = await world.ask()
     assert answer.error_code == ErrorCode.request_timed_out
     assert "decided bulk writes are being completed first" in (answer.message or "")
-    deadline = fake_clock.monotonic() + 5
-    (verdict,) = await fake_clock.run(world.counts.change([WantedCount("t", 4)], deadline, validate_only=False))
+    deadline = world.clock.monotonic() + 5
+    (verdict,) = await world.clock.run(world.counts.change([WantedCount("t", 4)], deadline, validate_only=False))
     assert "decided bulk writes are being completed first" in (verdict.message or "")
     assert (await world.topic()).undeleted_partition_count == 3
 
 
-async def test_no_change_of_the_count_while_a_doubling_is_under_way(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_no_change_of_the_count_while_a_doubling_is_under_way(world: World) -> None:
     await world.ask()
     again = await world.ask()
     assert again.error_code == ErrorCode.reassignment_in_progress
@@ -120,9 +121,8 @@ async def test_no_change_of_the_count_while_a_doubling_is_under_way(fake_clock: 
     assert (await world.ask())[:5] == (0, None, 12, 6, 0)
 
 
-async def test_a_request_that_names_its_count_doubles_once(fake_clock: ManualClock) -> None:
+async def test_a_request_that_names_its_count_doubles_once(world: World) -> None:
     """A script repeats a command after its agent was killed: from 3 to 6, and never to 12."""
-    world = World(fake_clock)
     refused = await world.ask(partition_count=12)
     assert (refused.error_code, refused.message) == (
         ErrorCode.invalid_partitions,
@@ -137,8 +137,7 @@ async def test_a_request_that_names_its_count_doubles_once(fake_clock: ManualClo
     assert (await world.ask(partition_count=-1)).error_code == ErrorCode.invalid_request
 
 
-async def test_it_waits_for_agents_and_can_be_repeated(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_it_waits_for_agents_and_can_be_repeated(world: World) -> None:
     world.api.add_agent(9)
     world.api.agents[9].offset = 0
     answer = await world.ask(timeout_ms=1_000)
@@ -152,10 +151,8 @@ async def test_it_waits_for_agents_and_can_be_repeated(fake_clock: ManualClock) 
 
 
 async def test_an_announcement_that_others_always_precede_ends_at_the_deadline(
-    fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    world: World, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(fake_clock)
-
     async def precede(offset: int, records: object) -> bool:
         await fake_clock.sleep(0.4)
         return False
@@ -166,15 +163,13 @@ async def test_an_announcement_that_others_always_precede_ends_at_the_deadline(
     assert answer.partition_count == 3
 
 
-async def test_an_agent_that_is_fenced_is_not_waited_for(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_an_agent_that_is_fenced_is_not_waited_for(world: World) -> None:
     world.api.add_agent(9)
     world.api.agents[9].offset, world.api.agents[9].fenced = 0, True
     assert (await world.ask()).error_code == 0
 
 
-async def test_a_lost_answer_is_not_a_refusal(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_a_lost_answer_is_not_a_refusal(world: World) -> None:
     world.api.fail_after["append_records"].append(OutcomeUnknownError("lost"))
     world.api.fail_after["double_topic"].append(OutcomeUnknownError("lost"))
     assert (await world.ask()).partition_count == 6
@@ -191,10 +186,7 @@ async def test_a_lost_answer_is_not_a_refusal(fake_clock: ManualClock) -> None:
         ([ReadingGroup(f"g{n}", None, "Empty", 0) for n in range(12)], "g9, ... (12)"),
     ],
 )
-async def test_readers_that_do_not_keep_the_order(
-    fake_clock: ManualClock, readers: list[ReadingGroup], message: str
-) -> None:
-    world = World(fake_clock)
+async def test_readers_that_do_not_keep_the_order(world: World, readers: list[ReadingGroup], message: str) -> None:
     world.api.readers = readers
     refused = await world.ask(validate_only=True)
     assert refused.error_code == ErrorCode.invalid_request
@@ -205,8 +197,7 @@ async def test_readers_that_do_not_keep_the_order(
     assert (await world.ask(force=True)).partition_count == 6
 
 
-async def test_groups_of_the_consumer_protocol_and_share_groups_are_no_hindrance(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_groups_of_the_consumer_protocol_and_share_groups_are_no_hindrance(world: World) -> None:
     world.api.readers = [
         ReadingGroup("g", GroupKind.CONSUMER, "Stable", 0),
         ReadingGroup("s", GroupKind.SHARE, "Empty", 0),
@@ -216,8 +207,7 @@ async def test_groups_of_the_consumer_protocol_and_share_groups_are_no_hindrance
     assert (await world.ask()).partition_count == 6
 
 
-async def test_counts_that_do_not_double(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_counts_that_do_not_double(world: World) -> None:
     assert await world.grow(5) is ErrorCode.none
     refused = await world.ask()
     assert refused.error_code == ErrorCode.invalid_partitions
@@ -233,8 +223,7 @@ async def test_counts_that_do_not_double(fake_clock: ManualClock) -> None:
     assert "to be deleted" in marked.message
 
 
-async def test_other_refusals(fake_clock: ManualClock) -> None:
-    world = World(fake_clock)
+async def test_other_refusals(world: World, fake_clock: ManualClock) -> None:
     for step in ScaleStep:
         assert (await world.ask(step, "none")).error_code == ErrorCode.unknown_topic_or_partition
     assert (await world.ask(ScaleStep.CANCEL)).message == "the topic does not halve"

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
+from headrace.agent.access.authorization.operations import LITERAL, PREFIXED, AclOperation
 from headrace.agent.limits.work_slices import WorkSlices, let_others_run
 from headrace.agent.topics.metadata import metadata as metadata_module
 from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents
@@ -31,8 +31,10 @@ from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import Request, Response
 from load.workloads.image_view import ImageView
+from tests.agent.access.acls import an_acl
 from tests.agent.client_calls import a_request
 from tests.agent.topics.test_long_metadata import Pause, a_creation, agents, image, topic, topics_of, view_of
+from tests.patch import Patch
 
 METADATA = 3
 LISTENERS = ("PLAINTEXT", "OUTSIDE")
@@ -53,15 +55,7 @@ def handler_of(view: ImageView, pause: Pause = let_others_run, units_max: int = 
 
 
 def may_describe(principal: str, name: str, pattern_type: int = PREFIXED) -> AccessControlRecord:
-    return AccessControlRecord(
-        resource_type=AclResource.TOPIC,
-        resource_name=name,
-        pattern_type=pattern_type,
-        principal=principal,
-        host="*",
-        operation=AclOperation.DESCRIBE,
-        permission_type=ALLOW,
-    )
+    return an_acl(name, pattern_type=pattern_type, principal=principal, operation=AclOperation.DESCRIBE)
 
 
 def asks(
@@ -228,8 +222,8 @@ async def test_each_client_gets_its_own_answer_of_an_image_that_the_agent_had() 
 
 @pytest.mark.usefixtures("long_names")
 @pytest.mark.parametrize("bug", PLANTED)
-async def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*PLANTED[bug]())
+async def test_planted_bugs_are_found(bug: str, patch: Patch) -> None:
+    patch.replace(*PLANTED[bug]())
     for seed in range(20):
         if await Clients(seed).run():
             return
@@ -253,10 +247,10 @@ async def shown_after_a_right_ended() -> set[str]:
     return set(topics_of(waiting, await second))
 
 
-async def test_a_topic_that_was_created_after_a_right_ended_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_was_created_after_a_right_ended_is_not_shown(patch: Patch) -> None:
     secret = topic(77, 1).name
     assert secret not in await shown_after_a_right_ended()
-    monkeypatch.setattr(Metadata, "_access", _first_access())
+    patch.replace(Metadata, "_access", _first_access())
     assert secret in await shown_after_a_right_ended(), "planted: rights of when the request arrived"
 
 

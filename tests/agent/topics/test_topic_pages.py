@@ -16,6 +16,7 @@ from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.protocol.request import RequestHandler
 from tests.agent.client_calls import a_request
 from tests.agent.topics.test_long_metadata import Runs, agents, image, topic, view_of
+from tests.patch import Patch
 
 DESCRIBE = 75
 ALL_PAGES = bytes.fromhex("01 00000010 ff 00")
@@ -59,7 +60,7 @@ async def most_skipped_at_once() -> int:
     return runs.longest
 
 
-async def test_topics_that_a_page_does_not_show_are_passed_over_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topics_that_a_page_does_not_show_are_passed_over_in_slices(patch: Patch) -> None:
     assert await most_skipped_at_once() <= UNITS_MAX // TOPIC_UNITS + 1
-    monkeypatch.setattr(describe_topic_partitions, "TOPIC_UNITS", 0)
+    patch.replace(describe_topic_partitions, "TOPIC_UNITS", 0)
     assert await most_skipped_at_once() == 3_000, "planted: they cost nothing"

@@ -27,7 +27,7 @@ from headrace.metastore.log.kip631_records import FenceBrokerRecord, RemoveTopic
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
 
 Topic = CreateTopicsRequest.CreatableTopic
@@ -110,6 +110,17 @@ async def test_validate_only_says_what_would_be_and_does_nothing(admin: Admin) -
     assert admin.api.log == []
 
 
+def assigned(*brokers: list[int], partitions: int = -1, first: int = 0) -> Any:
+    """Topic t with the agents of each partition, counted from `first`."""
+    places = [Assignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(brokers, first)]
+    return topic("t", partitions, assignments=places)
+
+
+def configured(name: str, value: str | None) -> Any:
+    """Topic t with this config."""
+    return topic("t", configs=[Config(name=name, value=value)])
+
+
 REFUSED = {
     "no name": (topic(""), ErrorCode.invalid_topic_exception),
     "dot": (topic("."), ErrorCode.invalid_topic_exception),
@@ -121,37 +132,16 @@ REFUSED = {
     "no partitions": (topic("t", 0), ErrorCode.invalid_partitions),
     "negative partitions": (topic("t", -2), ErrorCode.invalid_partitions),
     "no replicas": (topic("t", 1, 0), ErrorCode.invalid_replication_factor),
-    "assignment and count": (
-        topic("t", 1, assignments=[Assignment(partition_index=0, broker_ids=[1])]),
-        ErrorCode.invalid_request,
-    ),
-    "assignment with a gap": (
-        topic("t", assignments=[Assignment(partition_index=1, broker_ids=[1])]),
-        ErrorCode.invalid_replica_assignment,
-    ),
-    "assignment to no agent": (
-        topic("t", assignments=[Assignment(partition_index=0, broker_ids=[])]),
-        ErrorCode.invalid_replica_assignment,
-    ),
-    "assigned unevenly": (
-        topic("t", assignments=[Assignment(partition_index=i, broker_ids=b) for i, b in enumerate([[7], [7, 8]])]),
-        ErrorCode.invalid_replica_assignment,
-    ),
-    "assigned to an unknown agent": (
-        topic("t", assignments=[Assignment(partition_index=0, broker_ids=[7, 99])]),
-        ErrorCode.invalid_replica_assignment,
-    ),
-    "assigned to the fenced": (
-        topic("t", assignments=[Assignment(partition_index=0, broker_ids=[9])]),
-        ErrorCode.invalid_replica_assignment,
-    ),
-    "unknown config": (topic("t", configs=[Config(name="retention.hours", value="1")]), ErrorCode.invalid_config),
-    "null config": (topic("t", configs=[Config(name="retention.ms", value=None)]), ErrorCode.invalid_config),
-    "no such policy": (
-        topic("t", configs=[Config(name="cleanup.policy", value="compacted")]),
-        ErrorCode.invalid_config,
-    ),
-    "wrong config": (topic("t", configs=[Config(name="retention.ms", value="-2")]), ErrorCode.invalid_config),
+    "assignment and count": (assigned([1], partitions=1), ErrorCode.invalid_request),
+    "assignment with a gap": (assigned([1], first=1), ErrorCode.invalid_replica_assignment),
+    "assignment to no agent": (assigned([]), ErrorCode.invalid_replica_assignment),
+    "assigned unevenly": (assigned([7], [7, 8]), ErrorCode.invalid_replica_assignment),
+    "assigned to an unknown agent": (assigned([7, 99]), ErrorCode.invalid_replica_assignment),
+    "assigned to the fenced": (assigned([9]), ErrorCode.invalid_replica_assignment),
+    "unknown config": (configured("retention.hours", "1"), ErrorCode.invalid_config),
+    "null config": (configured("retention.ms", None), ErrorCode.invalid_config),
+    "no such policy": (configured("cleanup.policy", "compacted"), ErrorCode.invalid_config),
+    "wrong config": (configured("retention.ms", "-2"), ErrorCode.invalid_config),
 }
 
 
@@ -202,7 +192,7 @@ async def test_a_manual_assignment_gives_the_partition_count_and_who_is_preferre
 async def test_an_assignment_is_judged_before_it_is_there_not_after(admin: Admin) -> None:
     """As when the answer of the append got lost, and the agent that was named has gone meanwhile."""
     add_agents(admin)
-    (result,) = await admin.create(topic("t", assignments=[Assignment(partition_index=0, broker_ids=[8])]))
+    (result,) = await admin.create(assigned([8]))
     await admin.api.unregister_agent(8, admin.api.agents[8].epoch)
     image = await admin.cluster.catch_up()
     again, another = (WantedTopic("t", i, assignments=[(0, [8])]) for i in (result.topic_id, uuid.uuid4()))

@@ -15,6 +15,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
 from tests.agent.topics.test_long_metadata import agents, image, topic, topics_of, view_of
 from tests.agent.topics.test_shared_metadata import asks, handler_of, sent
+from tests.patch import Patch
 
 
 @pytest.fixture
@@ -59,11 +60,9 @@ async def computed_for(clients: int, computed: list[MetadataImage]) -> int:
     return len(computed)
 
 
-async def test_clients_share_an_answer_while_the_image_changes(
-    computed: list[MetadataImage], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_share_an_answer_while_the_image_changes(computed: list[MetadataImage], patch: Patch) -> None:
     assert await computed_for(30, computed) == 2
-    monkeypatch.setattr(LongAnswers, "joined", lambda self, key: None)
+    patch.replace(LongAnswers, "joined", lambda self, key: None)
     assert await computed_for(30, computed) == 30, "planted: each waits for its own turn"
 
 
@@ -129,13 +128,13 @@ async def most_in_use() -> tuple[int, int]:
     return most, largest
 
 
-async def test_a_long_answer_is_computed_when_there_is_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_answer_is_computed_when_there_is_room_for_it(patch: Patch) -> None:
     most, largest = await most_in_use()
     assert most <= largest + 1
 
     async def at_once(_: Metadata, request: Request) -> bool:
         return request.connection.closed
 
-    monkeypatch.setattr(Metadata, "_has_gone", at_once)
+    patch.replace(Metadata, "_has_gone", at_once)
     most, largest = await most_in_use()
     assert most > 3 * largest, "planted: all that wait for their turn are let in at once"

@@ -19,7 +19,7 @@ from headrace.config.errors import ConfigError
 from tests.manual_clock import ManualClock
 
 
-def _run(target: str, round_number: int, rate: float, row: str = "10k", **figures: object) -> Measurement:
+def a_run(target: str, round_number: int, rate: float, row: str = "10k", **figures: object) -> Measurement:
     return Measurement(
         row=row,
         target=target,
@@ -41,9 +41,9 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 def test_ratios_compare_runs_of_one_round_and_medians_are_over_all_rounds() -> None:
     runs = [
-        *(_run("dev", 1, 10, puts=4), _run("kafka", 1, 40)),
-        *(_run("dev", 2, 20, puts=8), _run("kafka", 2, 40)),
-        *(_run("dev", 3, 40, puts=6), _run("kafka", 3, 40)),
+        *(a_run("dev", 1, 10, puts=4), a_run("kafka", 1, 40)),
+        *(a_run("dev", 2, 20, puts=8), a_run("kafka", 2, 40)),
+        *(a_run("dev", 3, 40, puts=6), a_run("kafka", 3, 40)),
     ]
     dev, kafka = summarise(runs)
     assert (dev.target, dev.rounds, dev.ratio, dev.figures["mb_per_s"], dev.figures["puts"]) == ("dev", 3, 1, 20, 6)
@@ -51,15 +51,15 @@ def test_ratios_compare_runs_of_one_round_and_medians_are_over_all_rounds() -> N
 
 
 def test_a_round_that_failed_on_the_first_target_has_no_ratio() -> None:
-    first, other = summarise([_run("dev", 1, 10), _run("kafka", 1, 30), _run("kafka", 2, 90)])
+    first, other = summarise([a_run("dev", 1, 10), a_run("kafka", 1, 30), a_run("kafka", 2, 90)])
     assert (first.rounds, other.rounds, other.ratio) == (1, 2, 3)
-    (alone,) = summarise([_run("kafka", 1, 30)])
+    (alone,) = summarise([a_run("kafka", 1, 30)])
     assert alone.ratio == 1
     assert summarise([]) == []
 
 
 def test_the_cost_of_each_process_has_its_own_median() -> None:
-    runs = [_run("dev", n, 10, cpu_s_per_gb={"agent": cpu, "postgres": 1.0}) for n, cpu in enumerate((3.0, 5.0, 4.0))]
+    runs = [a_run("dev", n, 10, cpu_s_per_gb={"agent": cpu, "postgres": 1.0}) for n, cpu in enumerate((3.0, 5.0, 4.0))]
     (summary,) = summarise(runs)
     assert summary.cpu_s_per_gb == {"agent": 4.0, "postgres": 1.0}
     assert legend([summary]) == ["CPU and peak memory of dev: agent + postgres"]
@@ -67,7 +67,7 @@ def test_the_cost_of_each_process_has_its_own_median() -> None:
 
 def test_the_rigs_cost_is_shown_apart() -> None:
     rig = {"s3": 2.0, "proxy": 0.5}
-    runs = [_run("s3", 1, 10, cpu_s_per_gb={"agent": 3.0}, rig_cpu_s_per_gb=rig), _run("dev", 1, 10)]
+    runs = [a_run("s3", 1, 10, cpu_s_per_gb={"agent": 3.0}, rig_cpu_s_per_gb=rig), a_run("dev", 1, 10)]
     console = Console(width=400, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     console.print(make_table(summarise(runs), pick("10k")))
     _, header, s3, dev = [text.rstrip() for text in console.export_text().splitlines() if text.strip()]
@@ -93,10 +93,10 @@ def test_a_run_counts_the_rig_apart_from_the_target() -> None:
 
 def test_the_table_shows_every_figure_and_a_dash_for_what_a_target_cannot_give() -> None:
     runs = [
-        _run(
+        a_run(
             "dev", 1, 141.2, produce_p50_ms=8.31, produce_p99_ms=120.0, puts=12, cpu_s_per_gb={"agent": 4.1, "pg": 0.5}
         ),
-        _run("kafka", 1, 282.4),
+        a_run("kafka", 1, 282.4),
     ]
     console = Console(width=400, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     console.print(make_table(summarise(runs), pick("10k")))
@@ -117,7 +117,7 @@ def test_numbers_have_three_digits(value: float | None, shown: str) -> None:
 
 
 def test_a_line_of_progress_names_what_was_measured() -> None:
-    shown = line(_run("dev", 1, 10, end_to_end_p50_ms=4.0, end_to_end_p99_ms=9.0, cpu_s_per_gb={"agent": 2.0}))
+    shown = line(a_run("dev", 1, 10, end_to_end_p50_ms=4.0, end_to_end_p99_ms=9.0, cpu_s_per_gb={"agent": 2.0}))
     assert shown == "10 MB/s, 1,000 records/s, end to end 4 / 9 ms, agent 2 s/GB"
 
 

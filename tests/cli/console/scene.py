@@ -19,6 +19,7 @@ from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
+from tests.kafka_clients import KafkaClients
 
 SECONDS_MAX = 300
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -92,9 +93,7 @@ def fill(bootstrap: str) -> None:
 
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
     """Do the same as a consumer that has stopped."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=False)
-    consumer.close()
+    KafkaClients(bootstrap).commit(group, *(TopicPartition(*place, offset) for place, offset in offsets.items()))
 
 
 class Member:

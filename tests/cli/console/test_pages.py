@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -90,7 +89,7 @@ def test_a_console_without_pyiceberg_says_so(reading: ConsoleServer, monkeypatch
     assert PlainBrowser(reading.url).get("/").status == 200
 
 
-def test_a_catalog_that_is_away_is_a_page_that_loads_itself_again(cluster: DevServer, tmp_path: Path) -> None:
+def test_a_catalog_that_is_away_is_a_page_that_loads_itself_again(cluster: DevServer) -> None:
     settings = Settings(
         metastore_url=cluster.metastore_url,
         bucket=cluster.bucket,

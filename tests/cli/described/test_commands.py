@@ -6,13 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import main
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.cli.described.file_checks import (
     Files,
@@ -22,17 +20,14 @@ from tests.cli.described.file_checks import (
     check_export,
     check_impossible,
 )
-from tests.forked_cluster import ForkedCluster
+from tests.forked_cluster import shared_cluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "CLUSTER_FILES.md"
 SECONDS_MAX = 600
 COMMAND = f'#!/bin/sh\nexec "{sys.executable}" -m headrace.cli.main "$@"\n'
 
 
-@pytest.fixture(scope="module")
-def empty(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("empty")) as running:
-        yield running
+empty = shared_cluster()
 
 
 @pytest.fixture

@@ -177,9 +177,7 @@ def test_the_printed_script_makes_roles_that_can_run_headrace(
     assert "permission denied" not in screen
 
 
-def test_the_reader_cannot_write_and_agents_make_no_tables(
-    plain: SetUp, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_reader_cannot_write_and_agents_make_no_tables(plain: SetUp, capsys: pytest.CaptureFixture[str]) -> None:
     execute = ["postgres", "setup", *plain.flags, "--admin-url", plain.server.url(), "--execute"]
     assert main([*execute, *plain.password_flags()]) == 0
     owner, agent, reader = (plain.url(role) for role in plain.names[1:])

@@ -39,6 +39,7 @@ from headrace.storage.clock import SystemClock
 from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import MIB, Client, answer, frame, limits, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -313,9 +314,9 @@ async def test_planted_bugs_shut_the_port(
     attack: Attack,
     planted: tuple[type, str, object],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 60.0)
-    monkeypatch.setattr(*planted)
+    patch.replace(http_connection, "WAIT_SECONDS", 60.0)
+    patch.replace(*planted)
     with pytest.raises((OSError, EOFError)):
         await _attacked(name, attack, tmp_path)

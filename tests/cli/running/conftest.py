@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.cli.conftest import SETTINGS
+from tests.forked_cluster import shared_cluster
 
-import pytest
-
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.dev_server import DevServer
-from tests.cli.conftest import two_agents
-
-
-@pytest.fixture(scope="package")
-def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with two_agents(postgres_server, tmp_path_factory) as running:
-        yield running
+server = shared_cluster(scope="package", agents=2, settings=SETTINGS)

@@ -20,6 +20,7 @@ from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in
 from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 from tests.share_member import Delivered, ShareMember
 
 
@@ -57,13 +58,10 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "topic does not exist" in run("topics", "describe", "life", status=1)
 
 
-def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_doubles(run: Run, server: DevServer) -> None:
     run("topics", "create", "twice", "--partitions", "2")
     told(lambda: run("topics", "list"), lambda rows: "twice" in {row["topic"] for row in rows})
-    settings = {"bootstrap.servers": server.bootstrap, "group.id": "assigns", "enable.auto.commit": False}
-    reader = confluent_kafka.Consumer(settings)
-    reader.commit(offsets=[confluent_kafka.TopicPartition("twice", 0, 0)], asynchronous=False)
-    reader.close()
+    KafkaClients(server.bootstrap).commit("assigns", confluent_kafka.TopicPartition("twice", 0, 0))
     words = ("topics", "alter", "twice", "--double", "--producers-max-age-ms", "500", "--partitions", "4")
     assert "read children at once: groups=assigns" in run(*words, status=1)
     forced = run(*words, "--force", "--validate-only")
@@ -86,10 +84,7 @@ def test_a_topic_halves_again(run: Run, server: DevServer) -> None:
     assert "its initial count times 2" in run("topics", "alter", "half", "--halve", "--partitions", "1", status=1)
     run("topics", "alter", "half", "--double", "--partitions", "4", "--producers-max-age-ms", "500")
     assert "does not halve" in run("topics", "alter", "half", "--halve", "--cancel", status=1)
-    settings = {"bootstrap.servers": server.bootstrap, "group.id": "alone", "enable.auto.commit": False}
-    reader = confluent_kafka.Consumer(settings)
-    reader.commit(offsets=[confluent_kafka.TopicPartition("half", 3, 0)], asynchronous=False)
-    reader.close()
+    KafkaClients(server.bootstrap).commit("alone", confluent_kafka.TopicPartition("half", 3, 0))
     assert "never had members" in run("topics", "alter", "half", "--halve", "--partitions", "2", status=1)
     checked = run("topics", "alter", "half", "--halve", "--force", "--validate-only")
     assert (checked["outcome"], checked["partitions"]) == ("would be halved", 4)
@@ -181,23 +176,18 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     run("topics", "create", "read", "--partitions", "2")
     for index in ("0", "1"):
         produce(run, monkeypatch, "read", *"abcde", options=("--partition", index))
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": server.bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["read"])
-    assert len(read(consumer, 10, SECONDS_MAX)) == 10
-    consumer.commit(asynchronous=False)
-    assert {"group": "readers", "state": "Stable", "type": "classic"}.items() <= run("groups", "list")[0].items()
-    rows = run("groups", "describe", "readers")
-    assert [(row["partition"], row["current_offset"], row["log_end_offset"], row["lag"]) for row in rows] == [
-        (0, 5, 5, 0),
-        (1, 5, 5, 0),
-    ]
-    assert all(row["client"] for row in rows)
-    (member,) = run("groups", "describe", "readers", "--members")
-    assert member["assignment"] == ["read:0", "read:1"]
-    assert "has members" in run("groups", "reset-offsets", "readers", "--to-earliest", "--execute", status=1)
-    consumer.close()
+    with KafkaClients(server.bootstrap).consumer({"group.id": "readers"}) as consumer:
+        consumer.subscribe(["read"])
+        assert len(read(consumer, 10, SECONDS_MAX)) == 10
+        consumer.commit(asynchronous=False)
+        assert {"group": "readers", "state": "Stable", "type": "classic"}.items() <= run("groups", "list")[0].items()
+        rows = run("groups", "describe", "readers")
+        shown = [(row["partition"], row["current_offset"], row["log_end_offset"], row["lag"]) for row in rows]
+        assert shown == [(0, 5, 5, 0), (1, 5, 5, 0)]
+        assert all(row["client"] for row in rows)
+        (member,) = run("groups", "describe", "readers", "--members")
+        assert member["assignment"] == ["read:0", "read:1"]
+        assert "has members" in run("groups", "reset-offsets", "readers", "--to-earliest", "--execute", status=1)
 
     planned = run("groups", "reset-offsets", "readers", "--to-offset", "2", "--topic", "read:1")
     assert planned == [{"topic": "read", "partition": 1, "current_offset": 5, "new_offset": 2}]
@@ -270,10 +260,7 @@ def test_following_shows_new_records(
     words = ["records", "consume", "followed", "--follow", "--max", "4", "-b", server.bootstrap]
     following = threading.Thread(target=main, args=(words,))
     following.start()
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
-    for value in ("c", "d"):
-        producer.produce("followed", value)
-        assert producer.flush(SECONDS_MAX) == 0
+    KafkaClients(server.bootstrap).produce("followed", "cd", one_by_one=True)
     following.join(SECONDS_MAX)
     assert not following.is_alive()
     assert capsys.readouterr().out.split() == [*"abcd"]
@@ -290,9 +277,7 @@ def test_the_oldest_versions_do_too(run: Run, server: DevServer, monkeypatch: py
     assert described["configs"] == {"segment.ms": "8"}
     produce(run, monkeypatch, "old", *"abcd", options=("--partition", "1"))
     assert [r["value"] for r in run("records", "consume", "old")] == [*"abcd"]
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "old"})
-    consumer.commit(offsets=[confluent_kafka.TopicPartition("old", 1, 3)], asynchronous=False)
-    consumer.close()
+    KafkaClients(server.bootstrap).commit("old", confluent_kafka.TopicPartition("old", 1, 3))
     assert [row["lag"] for row in run("groups", "describe", "old")] == [1]
     run("groups", "reset-offsets", "old", "--to-earliest", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "old")] == [4]

@@ -21,6 +21,7 @@ from headrace.cli.command_line import make_parser
 from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX
+from tests.kafka_clients import KafkaClients
 
 TOPIC = "named"
 BAD = "\x1b]0;owned\x07\x1b[2J\x1b]52;c;Y3Vy\x07\x9b2J\r\u202efdp\u2028[/x][link=https://a.example]"
@@ -118,17 +119,14 @@ NO_NAMES = {
 @pytest.fixture(scope="module")
 def named(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A cluster with the names; the words that commands get."""
-    servers = {"bootstrap.servers": server.bootstrap}
-    admin = AdminClient(servers)
-    admin.create_topics([confluent_kafka.admin.NewTopic(TOPIC, 1)])[TOPIC].result(SECONDS_MAX)
+    clients = KafkaClients(server.bootstrap)
+    clients.create(TOPIC)
+    servers = clients.settings
     producer = confluent_kafka.Producer(servers)
     producer.produce(TOPIC, b"value", key=KEY.encode(), headers=[(f"h{BAD}", BAD.encode())])
     assert producer.flush(SECONDS_MAX) == 0
-    offsets = [confluent_kafka.TopicPartition(TOPIC, 0, 1)]
     for group in (GROUP, MEMBERS):
-        committing = confluent_kafka.Consumer(servers | {"group.id": group})
-        committing.commit(offsets=offsets, asynchronous=False)
-        committing.close()
+        clients.commit(group, confluent_kafka.TopicPartition(TOPIC, 0, 1))
     member = confluent_kafka.Consumer(servers | {"group.id": MEMBERS, "client.id": CLIENT, "group.instance.id": CLIENT})
     joined: list[object] = []
     member.subscribe([TOPIC], on_assign=lambda _, assigned: joined.append(assigned))
@@ -138,6 +136,7 @@ def named(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     transactional.init_transactions(SECONDS_MAX)
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     change = UserScramCredentialUpsertion(USER, info, b"a password")
+    admin = AdminClient(servers)  # a variable: without one, it ends before its answer
     admin.alter_user_scram_credentials([change])[USER].result(SECONDS_MAX)
     for words in (
         ("acls", "create", "--allow-principal", f"User:usr{BAD}", "--operation", "read", "--topic", TOPIC),

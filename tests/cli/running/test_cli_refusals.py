@@ -23,7 +23,7 @@ def values(run: Run, topic: str) -> list[str]:
 
 
 def test_records_are_deleted_before_an_offset_of_the_log_or_not_at_all(
-    run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("topics", "create", "kept", "--partitions", "2")
     for index, lines in (("0", "abcde"), ("1", "fgh")):
@@ -76,9 +76,7 @@ def test_values_are_bytes(
     assert all("value_base64" not in record for record in others)
 
 
-def test_a_bad_line_is_named_and_the_lines_before_it_are_produced(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_line_is_named_and_the_lines_before_it_are_produced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("topics", "create", "lines")
     for good in (0, 3, 500, 501):
         type_in(monkeypatch, b"k:v\n" * good + b"bad\n" + b"k:behind\n" * 3)
@@ -259,9 +257,7 @@ def test_a_text_that_the_protocol_cannot_carry_is_refused(run: Run) -> None:
     assert run("topics", "create", "\udcff", status=1).startswith("error: cannot encode request: ")
 
 
-def test_reading_stops_at_the_end_of_what_people_type(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reading_stops_at_the_end_of_what_people_type(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-D is no yes."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
 

@@ -12,6 +12,7 @@ from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, told
 from tests.confluent_records import read
+from tests.kafka_clients import KafkaClients
 
 PARTITIONS = 8
 GROUP = "restore-readers"
@@ -65,10 +66,8 @@ class Clients:
 
     def begin_group(self) -> None:
         """The group begins at offset 0 of each partition."""
-        consumer = confluent_kafka.Consumer(self._servers | {"group.id": GROUP})
         places = [confluent_kafka.TopicPartition(self.topic, n, 0) for n in range(PARTITIONS)]
-        consumer.commit(offsets=places, asynchronous=False)
-        consumer.close()
+        KafkaClients(self._servers["bootstrap.servers"]).commit(GROUP, *places)
 
 
 def numbers_at(bootstrap: str, topic: str) -> list[int]:

@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.config.free_ports import free_ports
 from tests.agent_process import format_storage
+from tests.kafka_clients import KafkaClients
 
 SECONDS_MAX = 300
 RECORDS = 200
@@ -60,10 +61,9 @@ class Command:
 
 @pytest.fixture
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
-    settings: dict[str, object] = {"metastore.url": metastore_url, "bucket": (tmp_path / "bucket").as_uri()}
     (tmp_path / "bucket").mkdir()
-    format_storage(settings)
-    return ["--metastore-url", metastore_url, "--bucket", str(settings["bucket"]), "--linger-ms", "10"]
+    settings = {"metastore.url": metastore_url, "bucket": (tmp_path / "bucket").as_uri(), "linger.ms": 10}
+    return format_storage(settings)
 
 
 @contextmanager
@@ -122,27 +122,22 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
         body = json.loads(command.page("/readyz?verbose"))
         assert (body["status"], sorted(body["agents"])) == ("ready", ["11", "12"])
 
-        admin = AdminClient({"bootstrap.servers": command.kafka[0]})  # the first port leads to all
-        admin.create_topics([NewTopic("t", 8, 1)])["t"].result(SECONDS_MAX)
-        producer = Producer({"bootstrap.servers": command.kafka[0], "linger.ms": 5})
-        for number in range(RECORDS):
-            producer.produce("t", b"v%d" % number, partition=number % 8)
-        assert producer.flush(SECONDS_MAX) == 0
+        clients = KafkaClients(command.kafka[0], {"linger.ms": 5})  # the first port leads to all
+        clients.create("t", 8)
+        clients.produce("t", range(RECORDS), 8)
+        admin = AdminClient(clients.settings)
         until = time.monotonic() + SECONDS_MAX
         while {each.leader for each in admin.list_topics("t").topics["t"].partitions.values()} != {11, 12}:
             assert time.monotonic() < until, "the first agent has not heard of the second"
             time.sleep(0.02)
-        consumer = Consumer({"bootstrap.servers": command.kafka[0], "group.id": "g", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["t"])
-        read = {m.value() for m in consumer.consume(RECORDS, SECONDS_MAX)}
-        consumer.close()
-        assert len(read) == RECORDS
+        assert len({m.value() for m in clients.read_in_group("t", RECORDS, "g")}) == RECORDS
 
         assert sum(command.sum_of("headrace_topic_received_records_total").values()) == RECORDS, "summed over both"
         states = command.sum_of("headrace_broker_state")
         assert states == {(("node_id", "11"),): 3.0, (("node_id", "12"),): 3.0}, "gauges are by node"
 
         agents = command.children()
+        producer = Producer(clients.settings)
         producer.produce("t", b"last", partition=0)
         producer.poll(0)
         command.process.terminate()

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -78,11 +77,11 @@ class PythonApp(App):
 
 def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:
     """(records that a reader gets from the start, records that were ever appended), over all partitions."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "kept"})
-    partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-    appended = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in partitions)
-    consumer.close()
-    return len(KafkaClients(bootstrap).read_to_end(topic, len(partitions))), appended
+    clients = KafkaClients(bootstrap)
+    with clients.consumer({}) as consumer:
+        partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        appended = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in partitions)
+    return len(clients.read_to_end(topic, len(partitions))), appended
 
 
 def was_cleaned(bootstrap: str, topic: str, share: float = 0.5) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.apps.app import SECONDS_MAX
@@ -64,12 +64,9 @@ class Words:
 
     def are_committed(self, group: str) -> bool:
         """Return whether the group committed the end of each partition: a graceful stop then repeats nothing."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        try:
+        with KafkaClients(self.bootstrap).consumer({"group.id": group}) as consumer:
             committed = consumer.committed([TopicPartition(self._words, number) for number in range(PARTITIONS)], 30)
             return all(place.offset == consumer.get_watermark_offsets(place, 30)[1] for place in committed)
-        finally:
-            consumer.close()
 
 
 def all_records(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[bytes, bytes]]:

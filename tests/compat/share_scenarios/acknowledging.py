@@ -29,8 +29,7 @@ from tests.compat.share_scenarios.scene import Row, Scene
 def acknowledge_records(scene: Scene) -> Iterator[Row]:
     """Accept, release and reject records, some of them twice."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         yield "lock in ms", str(member.lock_ms)
         yield "accept 0-4", member.acknowledge(accept(0, 4))
@@ -48,9 +47,7 @@ def acknowledge_records(scene: Scene) -> Iterator[Row]:
 def invalid_acknowledgements(scene: Scene) -> Iterator[Row]:
     """Acknowledge what was not acquired, and in forms that the protocol forbids."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 5, RECORD_LIMIT
+    with scene.joined(record_limit=5) as member:
         yield "acquire", member.acquire()
         yield "beyond the end, 20-25", member.acknowledge(accept(20, 25))
         yield "5, which was not acquired", member.acknowledge(accept(5, 5))
@@ -80,9 +77,7 @@ def invalid_acknowledgements(scene: Scene) -> Iterator[Row]:
 def records_of_another_member(scene: Scene) -> Iterator[Row]:
     """Acknowledge what another member acquired."""
     scene.produce(10)
-    with scene.member() as holder, scene.member() as other:
-        holder.join(scene.topic)
-        other.join(scene.topic)
+    with scene.joined() as holder, scene.joined() as other:
         yield "one acquires", holder.acquire()
         yield "the other fetches", other.fetch()
         yield "the other accepts", other.acknowledge(accept(0, 4))
@@ -93,9 +88,7 @@ def records_of_another_member(scene: Scene) -> Iterator[Row]:
 def fetch_with_acknowledgements(scene: Scene) -> Iterator[Row]:
     """Acknowledge and fetch in one request."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 5, RECORD_LIMIT
+    with scene.joined(record_limit=5) as member:
         yield "acquire", member.acquire()
         yield "accept 0-4", member.fetch(accept(0, 4))
         yield "invalid ranges", member.fetch(accept(0, 4), accept(30, 40))
@@ -106,9 +99,7 @@ def renewals(scene: Scene) -> Iterator[Row]:
     """Renew locks, renew too late, and renew although the group forbids it."""
     scene.configure(share_record_lock_duration_ms="6000")
     scene.produce(3)
-    with scene.member() as member, scene.member() as other:
-        member.join(scene.topic)
-        other.join(scene.topic)
+    with scene.joined() as member, scene.joined() as other:
         member.max_records, member.acquire_mode = 3, RECORD_LIMIT
         yield "acquire", member.acquire()
         for number in range(3):
@@ -130,8 +121,7 @@ def renewals(scene: Scene) -> Iterator[Row]:
 def renewal_with_a_fetch(scene: Scene) -> Iterator[Row]:
     """Renew in a fetch, which must not ask for records."""
     scene.produce(3)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         member.is_renewing = True
         member.max_records = member.wait_ms = member.max_bytes = member.min_bytes = 0
@@ -161,9 +151,7 @@ def acquire_modes(scene: Scene) -> Iterator[Row]:
     """Fetch in each acquire mode."""
     scene.produce(10)
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 3, RECORD_LIMIT
+    with scene.joined(record_limit=3) as member:
         yield "3 by record limit", member.acquire()
         member.acquire_mode = BATCH_OPTIMIZED
         yield "3, batch optimized", member.acquire()
@@ -174,8 +162,7 @@ def acquire_modes(scene: Scene) -> Iterator[Row]:
 def fetch_limits(scene: Scene) -> Iterator[Row]:
     """Fetch with limits and modes that make no sense, each in a new session."""
     scene.produce(3)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         for name, changes in {
             "mode 2": {"acquire_mode": 2},

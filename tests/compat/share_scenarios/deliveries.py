@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from tests.compat.share_scenarios.member import RECORD_LIMIT, Acknowledgement, accept, release
+from tests.compat.share_scenarios.member import Acknowledgement, RawMember, accept, release
 from tests.compat.share_scenarios.scene import Row, Scene
 
 LIMIT = "3"
@@ -19,25 +19,24 @@ SHORT_LOCK_MS = 2_000
 def poison_batch(scene: Scene) -> Iterator[Row]:
     """Release all that is delivered, again and again: the deliveries shrink before the limit of 5."""
     scene.produce(20)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         member.max_records = 20
-        for number in range(1, 9):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+        yield from _released(member, 8)
 
 
 def poison_by_record_limit(scene: Scene) -> Iterator[Row]:
     """The same in the other acquire mode."""
     scene.produce(20)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 8, RECORD_LIMIT
-        for number in range(1, 9):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+    with scene.joined(record_limit=8) as member:
+        yield from _released(member, 8)
+
+
+def _released(member: RawMember, times: int) -> Iterator[Row]:
+    """Acquire and release all that comes, so many times."""
+    for number in range(1, times + 1):
+        shown = member.acquire()
+        yield f"delivery {number}", shown
+        member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
 
 
 def acquired_ranges(shown: str) -> list[tuple[int, int]]:
@@ -49,12 +48,8 @@ def releases_until_the_limit(scene: Scene) -> Iterator[Row]:
     """Release records until their attempts are used up."""
     scene.configure(share_delivery_count_limit=LIMIT)
     scene.produce(3)
-    with scene.member() as member:
-        member.join(scene.topic)
-        for number in range(1, 6):
-            shown = member.acquire()
-            yield f"delivery {number}", shown
-            member.acknowledge(*(release(first, last) for first, last in acquired_ranges(shown)))
+    with scene.joined() as member:
+        yield from _released(member, 5)
         yield "fetch after all are used up", member.fetch()
         yield "described", scene.described()
 
@@ -64,8 +59,7 @@ def sessions_close_until_the_limit(scene: Scene) -> Iterator[Row]:
     scene.configure(share_delivery_count_limit=LIMIT)
     scene.produce(3)
     for number in range(1, 6):
-        with scene.member() as member:
-            member.join(scene.topic)
+        with scene.joined() as member:
             yield f"delivery {number}", member.acquire()
             yield f"close session {number}", member.close_session()
             member.leave()
@@ -76,8 +70,7 @@ def connections_end_until_the_limit(scene: Scene) -> Iterator[Row]:
     scene.configure(share_delivery_count_limit=LIMIT)
     scene.produce(3)
     for number in range(1, 6):
-        with scene.member() as member:
-            member.join(scene.topic)
+        with scene.joined() as member:
             yield f"delivery {number}", member.acquire()
         member.leave()
 
@@ -86,8 +79,7 @@ def locks_end_until_the_limit(scene: Scene) -> Iterator[Row]:
     """Let the lock end after each delivery, and acknowledge then."""
     scene.configure(share_delivery_count_limit=LIMIT, share_record_lock_duration_ms=str(SHORT_LOCK_MS))
     scene.produce(3)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         for number in range(1, 6):
             shown = member.acquire()
             yield f"delivery {number}", shown
@@ -113,9 +105,7 @@ def locks_of_a_partition(scene: Scene) -> Iterator[Row]:
     """Acquire up to the limit of record locks of a partition."""
     scene.configure(share_partition_max_record_locks="100")
     scene.produce(300)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 60, RECORD_LIMIT
+    with scene.joined(record_limit=60) as member:
         yield "acquire", member.acquire()
         for number in range(2, 4):
             yield f"fetch {number}", member.fetch()
@@ -128,9 +118,7 @@ def locks_of_a_partition(scene: Scene) -> Iterator[Row]:
 def every_second_record_is_released(scene: Scene) -> Iterator[Row]:
     """Fetch by record limit what is not adjacent: the limit counts records."""
     scene.produce(20)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 10, RECORD_LIMIT
+    with scene.joined(record_limit=10) as member:
         yield "acquire", member.acquire()
         accepted, released = accept(0, 0).types, release(0, 0).types
         yield "release every second", member.acknowledge(Acknowledgement(0, 9, (accepted + released) * 5))
@@ -147,9 +135,7 @@ def late_acceptance_of_what_another_accepted(scene: Scene) -> Iterator[Row]:
     """Accept records after the end of their lock, when another member has accepted them already."""
     scene.configure(share_record_lock_duration_ms=str(SHORT_LOCK_MS))
     scene.produce(3)
-    with scene.member() as late, scene.member() as other:
-        late.join(scene.topic)
-        other.join(scene.topic)
+    with scene.joined() as late, scene.joined() as other:
         yield "acquire", late.acquire()
         yield "another acquires after the end of the lock", other.acquire()
         yield "another accepts 1-2", other.acknowledge(accept(1, 2))

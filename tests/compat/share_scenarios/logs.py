@@ -18,8 +18,7 @@ WATCHED_SECONDS = 4.0
 def records_are_deleted(scene: Scene) -> Iterator[Row]:
     """Delete records while some of them are acquired."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         scene.server.delete_records(scene.topic, 5)
         yield "fetch after the deletion of 0-4", member.fetch()
@@ -39,8 +38,7 @@ def records_are_deleted(scene: Scene) -> Iterator[Row]:
 def topic_is_deleted(scene: Scene) -> Iterator[Row]:
     """Delete a topic while its records are acquired, and create it again."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         scene.server.delete_topic(scene.topic)
         yield "accept 0-3", member.acknowledge(accept(0, 3))
@@ -49,8 +47,7 @@ def topic_is_deleted(scene: Scene) -> Iterator[Row]:
         scene.topic_id = scene.server.create_topic(scene.topic)
         scene.produce(3)
         yield "heartbeat after the creation", member.heartbeat(member.member_epoch, scene.topic)
-        with scene.member() as other:
-            other.join(scene.topic)
+        with scene.joined() as other:
             yield "acquire from the new topic", other.acquire()
 
 
@@ -58,8 +55,7 @@ def partition_is_added(scene: Scene) -> Iterator[Row]:
     """Add a partition to a topic of a group that begins with the latest record."""
     scene.configure(share_auto_offset_reset="latest")
     scene.produce(3)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "partition 0", " ".join(member.fetch() for _ in range(3))
         scene.server.add_partitions(scene.topic, 2)
         scene.produce(3, partition=1)
@@ -77,8 +73,7 @@ def isolation_changes(scene: Scene) -> Iterator[Row]:
     for number in range(3):
         transaction.produce(scene.topic, f"open-{number}", partition=0)
     transaction.flush()
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire uncommitted records", member.acquire()
         yield "release them", member.acknowledge(release(0, 2))
         scene.configure(share_isolation_level="read_committed")

@@ -28,8 +28,7 @@ def offsets_of_unknown_groups(scene: Scene) -> Iterator[Row]:
 def offsets_of_a_group_with_members(scene: Scene) -> Iterator[Row]:
     """Change the offsets of a group that has a member."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         yield "accept 0-3", member.acknowledge(accept(0, 3))
         yield "alter", scene.alter(2)
@@ -74,8 +73,7 @@ def offset_beyond_the_end(scene: Scene) -> Iterator[Row]:
     yield "alter to 99", scene.alter(99)
     yield "described", scene.described()
     scene.produce(2)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "fetch after two more records", " ".join(member.fetch() for _ in range(3))
 
 
@@ -84,16 +82,14 @@ def altered_offset_is_read(scene: Scene) -> Iterator[Row]:
     scene.produce(10)
     _read(scene, 9)
     yield "alter to 4", scene.alter(4)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
 
 
 def clients_that_left_still_ask(scene: Scene) -> Iterator[Row]:
     """Alter and delete offsets while a client that left the group continues its session."""
     scene.produce(10)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         yield "leave", member.leave()
         _until_empty(scene)
@@ -145,8 +141,7 @@ def configs(scene: Scene) -> Iterator[Row]:
 
 def _read(scene: Scene, last: int) -> None:
     """Accept the records up to this one, and leave."""
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         assert "x" in member.acquire()
         assert member.acknowledge(accept(0, last)) == "NONE"
         member.close_session()

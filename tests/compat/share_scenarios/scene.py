@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.messages import message
 from headrace.protocol.api_keys import ApiKey
-from tests.compat.share_scenarios.member import REFUSED, RawMember
+from tests.compat.share_scenarios.member import RECORD_LIMIT, REFUSED, RawMember
 from tests.compat.share_scenarios.server import Server
 
 Row = tuple[str, str]
@@ -45,6 +45,14 @@ class Scene:
     def member(self, member_id: str | None = None) -> RawMember:
         """Return a member that has not joined."""
         return RawMember(self.server, self.group, self.topic_id, member_id)
+
+    def joined(self, *, record_limit: int | None = None) -> RawMember:
+        """Return a member that has joined. `record_limit`: it acquires at most so many records, not batches."""
+        member = self.member()
+        if record_limit is not None:
+            member.max_records, member.acquire_mode = record_limit, RECORD_LIMIT
+        member.join(self.topic)
+        return member
 
     def another_topic(self) -> tuple[str, uuid.UUID]:
         """Create a second topic of one partition; its name and id."""

@@ -17,9 +17,7 @@ def session_epochs(scene: Scene) -> Iterator[Row]:
     """Send epochs that are due, and others."""
     scene.produce(20)
     here = scene.topic_id
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 2, RECORD_LIMIT
+    with scene.joined(record_limit=2) as member:
         yield "acknowledge at 0", member.acknowledge_at(0, accept(0, 0), topic_id=here)
         yield "acknowledge at 1 without a session", member.acknowledge_at(1, accept(0, 0), topic_id=here)
         yield "acknowledge at -1 without a session", member.acknowledge_at(CLOSING, accept(0, 0), topic_id=here)
@@ -39,9 +37,7 @@ def session_epochs(scene: Scene) -> Iterator[Row]:
 def the_epoch_before(scene: Scene) -> Iterator[Row]:
     """Repeat a request at the epoch of the one before."""
     scene.produce(20)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 2, RECORD_LIMIT
+    with scene.joined(record_limit=2) as member:
         yield "acquire", member.acquire()
         member.session_epoch -= 1
         yield "fetch at the epoch before", member.fetch()
@@ -51,8 +47,7 @@ def session_ends(scene: Scene) -> Iterator[Row]:
     """Close a session, in an acknowledgement and in a fetch, and open another."""
     scene.produce(6)
     here = scene.topic_id
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         yield "acquire", member.acquire()
         yield "close with an acknowledgement of 1", member.acknowledge_at(CLOSING, accept(1, 1), topic_id=here)
         yield "close again", member.acknowledge_at(CLOSING, topic_id=here)
@@ -67,9 +62,7 @@ def session_ends(scene: Scene) -> Iterator[Row]:
 def session_on_two_connections(scene: Scene) -> Iterator[Row]:
     """Continue and replace a member's session on another connection."""
     scene.produce(20)
-    with scene.member() as member:
-        member.join(scene.topic)
-        member.max_records, member.acquire_mode = 2, RECORD_LIMIT
+    with scene.joined(record_limit=2) as member:
         yield "acquire", member.acquire()
         with scene.member(member.member_id) as other:
             other.max_records, other.acquire_mode = 2, RECORD_LIMIT
@@ -85,8 +78,7 @@ def fetch_by_no_member(scene: Scene) -> Iterator[Row]:
     scene.produce(3)
     with scene.member() as stranger:
         yield "before the group exists", stranger.fetch_at(0, topic_id=scene.topic_id)
-    with scene.member() as member:
-        member.join(scene.topic)
+    with scene.joined() as member:
         with scene.member() as other:
             yield "by a member that has not joined", other.acquire()
             yield "its acknowledgement", other.acknowledge(accept(0, 2))

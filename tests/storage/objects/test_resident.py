@@ -15,6 +15,7 @@ from headrace.storage.objects import directory, resident
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.objects.resident import can_read_resident, read_resident
 from headrace.storage.objects.store import ByteRange
+from tests.patch import Patch
 
 BODY = random.Random(5).randbytes(100_000)
 ALL = ByteRange(0, len(BODY))
@@ -88,7 +89,7 @@ async def test_a_part_of_a_range_is_nothing(store: DirectoryStore, monkeypatch: 
     assert store.get_at_once("k", ALL) is None
 
 
-async def test_a_planted_bug_is_caught(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
     """Planted: all that was read is returned, as if the kernel never stopped early."""
 
     def trusting(path: str, byte_range: ByteRange) -> memoryview:
@@ -97,7 +98,7 @@ async def test_a_planted_bug_is_caught(store: DirectoryStore, monkeypatch: pytes
             os.preadv(file.fileno(), [body], byte_range.start, 0)
         return memoryview(body)
 
-    monkeypatch.setattr(directory, "read_resident", trusting)
+    patch.replace(directory, "read_resident", trusting)
     with pytest.raises(AssertionError):
         await test_a_part_of_a_range_is_nothing(store, monkeypatch)
 

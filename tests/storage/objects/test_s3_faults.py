@@ -25,7 +25,7 @@ from headrace.storage.errors import (
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.store import ObjectInfo
-from tests.fixtures_s3 import aws_credentials, s3_at
+from tests.fixtures_s3 import aws_credentials, s3_at, s3_on
 from tests.manual_clock import ManualClock
 from tests.scripted_http import (
     Exchange,
@@ -78,11 +78,9 @@ async def failure_of(call: Call, step: Step, timeout_s: float = 10.0) -> Headrac
     before the answer, and botocore asks for the bucket's region after an answer that it has the wrong one. A store
     without DeleteObjects (501) is asked to delete one object.
     """
-    async with ScriptedServer([step] * 3) as server:
-        store = s3_at(server.url, request_timeout_s=timeout_s)
+    async with ScriptedServer([step] * 3) as server, s3_on(server, request_timeout_s=timeout_s) as store:
         with pytest.raises(HeadraceError) as caught:
             await call(store)
-        await store.close()
         assert len(server.exchanges) == 1 or call in READS or "status=501" in str(caught.value)
     return caught.value
 
@@ -210,13 +208,14 @@ async def test_every_retry_sends_the_same_bytes() -> None:
 
 async def test_nothing_below_repeats_a_put_in_silence() -> None:
     """aiohttp repeats a request after its reused connection broke. A conditional put would find its own duplicate."""
-    async with ScriptedServer([Exchange.accept, close_after_body, refusing(412, "PreconditionFailed")]) as server:
-        store = s3_at(server.url)
+    async with (
+        ScriptedServer([Exchange.accept, close_after_body, refusing(412, "PreconditionFailed")]) as server,
+        s3_on(server) as store,
+    ):
         await store.put("first", b"opens the connection that is used again")
         with pytest.raises(OutcomeUnknownError):
             await store.put("k", BODY, if_absent=True)
         assert len(server.exchanges) == 2
-        await store.close()
 
 
 async def test_a_conditional_put_that_meets_its_own_twin_is_in_doubt() -> None:

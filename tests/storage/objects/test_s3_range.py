@@ -17,7 +17,8 @@ from headrace.storage.objects.s3_large import REFUSED_MAX, LargeRanges
 from headrace.storage.objects.s3_range import HEAD_BYTES_MAX, LARGE_BYTES, PARTIAL, judge_head, place_of
 from headrace.storage.objects.s3_signing import S3Keys, quoted, signed_get
 from headrace.storage.objects.store import ByteRange
-from tests.fixtures_s3 import aws_credentials, s3_at
+from tests.fixtures_s3 import aws_credentials, s3_at, s3_on
+from tests.patch import Patch
 from tests.scripted_http import Exchange, ScriptedServer, Step, never_answer, refusing
 
 __all__ = ["aws_credentials"]
@@ -53,31 +54,25 @@ def is_own(exchange: Exchange) -> bool:
 
 async def got(*steps: Step) -> tuple[list[bool], bytes]:
     """One GET; whether each request was our own, and the range."""
-    async with ScriptedServer(list(steps)) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer(list(steps)) as server, s3_on(server) as store:
         found = await store.get("k", RANGE)
-        await store.close()
     return [is_own(exchange) for exchange in server.exchanges], found
 
 
 async def test_a_large_range_is_one_request_and_a_connection_is_used_again() -> None:
-    async with ScriptedServer([serve] * 3) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([serve] * 3) as server, s3_on(server) as store:
         for start in (0, 5, 1_000_000):
             assert await store.get("k", ByteRange(start, LARGE_BYTES)) == BODY[start : start + LARGE_BYTES]
         assert [is_own(exchange) for exchange in server.exchanges] == [True] * 3
         assert len({exchange.writer for exchange in server.exchanges}) == 1
         assert server.exchanges[0].target == "/bucket/pre/k"
-        await store.close()
 
 
 async def test_small_ranges_and_whole_objects_are_aioboto3s() -> None:
-    async with ScriptedServer([serve, whole]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([serve, whole]) as server, s3_on(server) as store:
         assert await store.get("k", ByteRange(3, LARGE_BYTES - 1)) == BODY[3 : LARGE_BYTES + 2]
         assert await store.get("k") == BODY
         assert [is_own(exchange) for exchange in server.exchanges] == [False] * 2
-        await store.close()
 
 
 async def test_an_answer_in_small_pieces_is_the_same() -> None:
@@ -129,21 +124,17 @@ async def test_any_other_answer_is_left_to_aioboto3(step: Step) -> None:
 
 
 async def test_a_missing_object_is_aioboto3s_error() -> None:
-    async with ScriptedServer([refusing(404, "NoSuchKey")] * 2) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([refusing(404, "NoSuchKey")] * 2) as server, s3_on(server) as store:
         with pytest.raises(NotFoundError):
             await store.get("k", RANGE)
-        await store.close()
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (429, "TooManyRequests")])
 async def test_a_request_to_slow_down_is_not_followed_by_another(status: int, code: str) -> None:
-    async with ScriptedServer([refusing(status, code)]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([refusing(status, code)]) as server, s3_on(server) as store:
         with pytest.raises(ThrottledError):
             await store.get("k", RANGE)
         assert len(server.exchanges) == 1
-        await store.close()
 
 
 async def test_a_body_that_ends_early_is_corrupt() -> None:
@@ -152,12 +143,10 @@ async def test_a_body_that_ends_early_is_corrupt() -> None:
         await exchange.answer(206, WANTED, {"Content-Range": f"bytes {first}-{last}/2000000"}, send=100_000)
         exchange.close()
 
-    async with ScriptedServer([cut, serve]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([cut, serve]) as server, s3_on(server) as store:
         with pytest.raises(CorruptError, match="got=100000"):
             await store.get("k", RANGE)
         assert await store.get("k", RANGE) == WANTED
-        await store.close()
 
 
 async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
@@ -168,23 +157,19 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
     async def close(exchange: Exchange) -> None:
         exchange.close()
 
-    async with ScriptedServer([serve_and_close, serve, close, serve]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([serve_and_close, serve, close, serve]) as server, s3_on(server) as store:
         for _ in range(3):
             assert await store.get("k", RANGE) == WANTED
         assert len(server.exchanges) == 4
-        await store.close()
 
 
 async def test_a_server_that_closes_new_connections_is_unavailable() -> None:
     async def close(exchange: Exchange) -> None:
         exchange.close()
 
-    async with ScriptedServer([close] * 4) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([close] * 4) as server, s3_on(server) as store:
         with pytest.raises(UnavailableError):
             await store.get("k", RANGE)
-        await store.close()
 
 
 async def test_bytes_without_a_request_end_a_connection() -> None:
@@ -192,33 +177,27 @@ async def test_bytes_without_a_request_end_a_connection() -> None:
         await serve(exchange)
         exchange.writer.write(b"HTTP/1.1 206 Partial\r\n")
 
-    async with ScriptedServer([too_much, serve]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([too_much, serve]) as server, s3_on(server) as store:
         assert await store.get("k", RANGE) == WANTED
         await asyncio.sleep(0.05)
         assert await store.get("k", RANGE) == WANTED
         assert len({exchange.writer for exchange in server.exchanges}) == 2
-        await store.close()
 
 
 async def test_a_cancelled_get_closes_its_connection_and_gives_its_turn_on() -> None:
-    async with ScriptedServer([never_answer, serve]) as server:
-        store = s3_at(server.url, max_connections=2)
+    async with ScriptedServer([never_answer, serve]) as server, s3_on(server, max_connections=2) as store:
         slow = asyncio.ensure_future(store.get("slow", RANGE))
         await server.reached.wait()
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
         assert await store.get("k", RANGE) == WANTED
-        await store.close()
 
 
 async def test_silence_ends_at_the_time_limit() -> None:
-    async with ScriptedServer([never_answer]) as server:
-        store = s3_at(server.url, request_timeout_s=0.05)
+    async with ScriptedServer([never_answer]) as server, s3_on(server, request_timeout_s=0.05) as store:
         with pytest.raises(UnavailableError):
             await store.get("k", RANGE)
-        await store.close()
 
 
 async def test_at_most_half_of_the_connections_read_large_ranges() -> None:
@@ -232,21 +211,17 @@ async def test_at_most_half_of_the_connections_read_large_ranges() -> None:
         at_once -= 1
         await serve(exchange)
 
-    async with ScriptedServer([slowly] * 12) as server:
-        store = s3_at(server.url, max_connections=6)
+    async with ScriptedServer([slowly] * 12) as server, s3_on(server, max_connections=6) as store:
         await asyncio.gather(*(store.get("k", RANGE) for _ in range(12)))
-        await store.close()
     assert most <= 3
 
 
 async def test_a_server_with_other_answers_is_asked_by_aioboto3_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with ScriptedServer([*[chunked, serve] * REFUSED_MAX, serve]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([*[chunked, serve] * REFUSED_MAX, serve]) as server, s3_on(server) as store:
         for _ in range(REFUSED_MAX + 1):
             assert await store.get("k", RANGE) == WANTED
         assert [is_own(exchange) for exchange in server.exchanges] == [True, False] * REFUSED_MAX + [False]
-        await store.close()
     assert "large ranges are read by aioboto3" in caplog.text
 
 
@@ -303,9 +278,9 @@ def test_the_first_line_decides(line: str, status: int) -> None:
     assert judge_head(head.encode(), ByteRange(5, 10)) == status
 
 
-async def test_a_bug_that_takes_a_part_for_the_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_that_takes_a_part_for_the_range_is_caught(patch: Patch) -> None:
     """A planted bug: Content-Range is not looked at."""
-    monkeypatch.setattr(s3_range, "judge_head", lambda head, wanted: int(head.split()[1]))
+    patch.replace(s3_range, "judge_head", lambda head, wanted: int(head.split()[1]))
     proof: Callable[[Step], Awaitable[None]] = test_any_other_answer_is_left_to_aioboto3
     with pytest.raises(AssertionError):
         await proof(answering(206, {"Content-Range": f"bytes 1001-{1_000 + LARGE_BYTES}/2000000"}))

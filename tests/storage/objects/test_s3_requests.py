@@ -20,7 +20,7 @@ from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.s3 import DELETES_AT_ONCE, time_limit_s
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from load.self_signed import write_certificate
-from tests.fixtures_s3 import aws_credentials, s3_at
+from tests.fixtures_s3 import aws_credentials, s3_at, s3_on
 from tests.manual_clock import ManualClock
 from tests.scripted_http import Exchange, ScriptedServer, Step, never_answer, refusing
 
@@ -32,8 +32,7 @@ BODY = random.Random(7).randbytes(2_000_000)
 
 
 async def test_waiting_for_a_connection_counts_and_leaves_no_doubt() -> None:
-    async with ScriptedServer([never_answer]) as server:
-        store = s3_at(server.url, max_connections=1)
+    async with ScriptedServer([never_answer]) as server, s3_on(server, max_connections=1) as store:
         holder = asyncio.ensure_future(store.get("slow"))
         await server.reached.wait()
         store._options = replace(store._options, request_timeout_s=0.1)  # for requests from now on
@@ -41,7 +40,6 @@ async def test_waiting_for_a_connection_counts_and_leaves_no_doubt() -> None:
             await store.put("k", BODY)  # the one connection is taken: certainly not sent
         holder.cancel()
         await asyncio.gather(holder, return_exceptions=True)
-        await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["GET"]
 
 
@@ -78,21 +76,17 @@ async def test_only_the_asked_range_is_accepted(status: int, content_range: str,
         assert "x-amz-checksum-mode" not in exchange.headers  # botocore would check the answer in Python
         await exchange.answer(status, bytes(length), headers)
 
-    async with ScriptedServer([answer]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([answer]) as server, s3_on(server) as store:
         if content_range.startswith("bytes 10-29"):
             assert await store.get("k", ByteRange(10, 20)) == bytes(20)
         else:
             with pytest.raises(CorruptError):
                 await store.get("k", ByteRange(10, 20))
-        await store.close()
 
 
 async def test_a_put_announces_exactly_what_it_sends() -> None:
-    async with ScriptedServer() as server:
-        store = s3_at(server.url)
+    async with ScriptedServer() as server, s3_on(server) as store:
         info = await store.put("k", memoryview(b"##" + BODY)[2:], if_absent=True)
-        await store.close()
     assert (info.size, info.etag) == (len(BODY), "scripted")
     (request,) = server.exchanges
     assert (request.method, request.target) == ("PUT", "/bucket/pre/k")
@@ -110,11 +104,9 @@ async def test_a_stored_checksum_that_differs_is_corrupt() -> None:
         await exchange.read_body()
         await exchange.answer(headers={"x-amz-checksum-crc32c": "AAAAAA=="})
 
-    async with ScriptedServer([altered]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([altered]) as server, s3_on(server) as store:
         with pytest.raises(CorruptError, match="differs from what was sent"):
             await store.put("k", BODY)
-        await store.close()
 
 
 def keeping(length: int) -> list[Step]:
@@ -131,10 +123,8 @@ def keeping(length: int) -> list[Step]:
 
 
 async def test_an_answer_with_the_checksum_proves_the_whole_and_costs_no_request() -> None:
-    async with ScriptedServer() as server:
-        store = s3_at(server.url)
+    async with ScriptedServer() as server, s3_on(server) as store:
         assert (await store.put("k", BODY)).size == len(BODY)
-        await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["PUT"]
 
 
@@ -143,15 +133,13 @@ async def test_an_answer_with_the_checksum_proves_the_whole_and_costs_no_request
 async def test_a_store_that_names_no_checksum_is_asked_for_the_length(
     kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ScriptedServer(keeping(kept) * 2) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer(keeping(kept) * 2) as server, s3_on(server) as store:
         for _ in range(2):
             if kept == len(BODY):
                 assert (await store.put("k", BODY)).size == kept
             else:
                 with pytest.raises(CorruptError, match=f"sent={len(BODY)} stored={kept}"):
                     await store.put("k", BODY)
-        await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["PUT", "HEAD"] * 2
     assert caplog.text.count("each put is checked with a HEAD request: bucket=bucket") == 1
 
@@ -166,11 +154,9 @@ async def test_a_store_that_names_no_checksum_is_asked_for_the_length(
     ],
 )
 async def test_a_put_with_an_unknown_length_is_outcome_unknown(step: Step, kind: type[Exception]) -> None:
-    async with ScriptedServer([*keeping(0)[:1], step, step, step]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([*keeping(0)[:1], step, step, step]) as server, s3_on(server) as store:
         with pytest.raises(kind):
             await store.put("k", BODY)
-        await store.close()
 
 
 async def test_a_put_that_was_kept_short_is_sent_again_whole() -> None:
@@ -194,10 +180,8 @@ async def test_what_the_store_refuses_to_delete_is_not_confirmed(caplog: pytest.
         )
         await exchange.answer(200, f"<DeleteResult>{deleted}{errors}</DeleteResult>".encode())
 
-    async with ScriptedServer([partly]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([partly]) as server, s3_on(server) as store:
         assert await store.delete_many(["a", "b", "c", "d", "unmentioned"]) == ["a", "c"]
-        await store.close()
     assert "delete failed: key=pre/b code=AccessDenied" in caplog.text
     assert "delete failed: key=pre/d code=InternalError" in caplog.text
 
@@ -219,34 +203,31 @@ async def test_without_delete_objects_each_object_is_deleted(refusal: Step, capl
             await exchange.answer(204)
 
     keys = [f"k{number}" for number in range(DELETES_AT_ONCE)]
-    async with ScriptedServer([refusal] + [gone] * (len(keys) + 3)) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([refusal] + [gone] * (len(keys) + 3)) as server, s3_on(server) as store:
         assert await store.delete_many([*keys, "locked"]) == keys
         assert await store.delete_many(["locked", "again"]) == ["again"]
-        await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["POST"] + ["DELETE"] * (len(keys) + 3)
     assert caplog.text.count("store has no DeleteObjects") == 1
     assert "delete failed: key=pre/locked" in caplog.text
 
 
 async def test_a_single_deletion_may_have_happened() -> None:
-    async with ScriptedServer([refusing(501, "NotImplemented"), refusing(500, "InternalError")]) as server:
-        store = s3_at(server.url)
+    async with (
+        ScriptedServer([refusing(501, "NotImplemented"), refusing(500, "InternalError")]) as server,
+        s3_on(server) as store,
+    ):
         with pytest.raises(OutcomeUnknownError):
             await store.delete_many(["k"])
-        await store.close()
 
 
 async def test_a_cancelled_get_gives_its_connection_back() -> None:
-    async with ScriptedServer([never_answer]) as server:
-        store = s3_at(server.url, max_connections=1)
+    async with ScriptedServer([never_answer]) as server, s3_on(server, max_connections=1) as store:
         slow = asyncio.ensure_future(store.get("slow"))
         await server.reached.wait()
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
         assert await asyncio.wait_for(store.get("k"), timeout=600) == b""
-        await store.close()
 
 
 async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -255,11 +236,9 @@ async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    async with ScriptedServer() as server:
-        store = s3_at(server.url)
+    async with ScriptedServer() as server, s3_on(server) as store:
         with pytest.raises(InvalidError, match="credential chain"):
             await store.put("k", b"x")
-        await store.close()
         assert not server.exchanges
 
 
@@ -275,9 +254,7 @@ async def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_put_to_the_wrong_region_says_so_and_is_not_sent_twice() -> None:
-    async with ScriptedServer([refusing(301, "PermanentRedirect")]) as server:
-        store = s3_at(server.url)
+    async with ScriptedServer([refusing(301, "PermanentRedirect")]) as server, s3_on(server) as store:
         with pytest.raises(InvalidError, match=r"check=s3\.region"):
             await store.put("k", BODY)
-        await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["PUT"]

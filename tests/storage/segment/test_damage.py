@@ -55,10 +55,14 @@ def layout(count: int = 5) -> Layout:
     return Layout([plain_batch(3 + number, bytes([65 + number]) * 50) for number in range(count)])
 
 
+@pytest.fixture
+def run() -> Layout:
+    return layout()
+
+
 @pytest.mark.parametrize("at", [8, 9, 10, 11, 16, 17, 20, 21, 26, 40, 60, 61, 100])
 @pytest.mark.parametrize("number", [0, 2, 4])
-def test_one_flipped_bit_damages_one_batch(number: int, at: int) -> None:
-    run = layout()
+def test_one_flipped_bit_damages_one_batch(run: Layout, number: int, at: int) -> None:
     run.flip(number, at)
 
     found = run.found()
@@ -68,15 +72,13 @@ def test_one_flipped_bit_damages_one_batch(number: int, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [*range(8), *range(12, 16)])
-def test_what_readers_replace_is_no_damage(at: int) -> None:
-    run = layout()
+def test_what_readers_replace_is_no_damage(run: Layout, at: int) -> None:
     run.flip(2, at)
 
     assert run.found() == run.true
 
 
-def test_a_header_that_fits_is_the_claim_of_its_batch() -> None:
-    run = layout()
+def test_a_header_that_fits_is_the_claim_of_its_batch(run: Layout) -> None:
     run.flip(2, 70)
 
     (piece,) = damaged(run.found())
@@ -86,8 +88,7 @@ def test_a_header_that_fits_is_the_claim_of_its_batch() -> None:
 
 
 @pytest.mark.parametrize("at", [10, 16])
-def test_a_header_that_does_not_fit_claims_nothing(at: int) -> None:
-    run = layout()
+def test_a_header_that_does_not_fit_claims_nothing(run: Layout, at: int) -> None:
     run.flip(2, at)
 
     (piece,) = damaged(run.found())
@@ -95,8 +96,7 @@ def test_a_header_that_does_not_fit_claims_nothing(at: int) -> None:
     assert piece.claim is None
 
 
-def test_offsets_between_damaged_batches_follow_from_a_mark() -> None:
-    run = layout()
+def test_offsets_between_damaged_batches_follow_from_a_mark(run: Layout) -> None:
     for number in (1, 3):
         run.flip(number, 10)
 
@@ -106,8 +106,7 @@ def test_offsets_between_damaged_batches_follow_from_a_mark() -> None:
     assert [piece[:4] for piece in damaged(found)] == [run.true[1][:4], run.true[3][:4]]
 
 
-def test_offsets_between_damaged_batches_follow_from_headers_that_fit_together() -> None:
-    run = layout()
+def test_offsets_between_damaged_batches_follow_from_headers_that_fit_together(run: Layout) -> None:
     for number in (1, 3):
         run.flip(number, 80)
 
@@ -117,8 +116,7 @@ def test_offsets_between_damaged_batches_follow_from_headers_that_fit_together()
     assert [piece[:4] for piece in damaged(found)] == [run.true[1][:4], run.true[3][:4]]
 
 
-def test_headers_that_do_not_fit_together_say_nothing_of_the_batches_between() -> None:
-    run = layout()
+def test_headers_that_do_not_fit_together_say_nothing_of_the_batches_between(run: Layout) -> None:
     run.flip(1, 26)
     run.flip(3, 80)
 
@@ -138,8 +136,7 @@ def test_a_batch_in_a_record_is_not_taken_for_one() -> None:
     assert [piece[:4] for piece in damaged(found)] == [run.true[1][:4]]
 
 
-def test_sound_batches_of_other_offsets_are_all_damage() -> None:
-    run = layout()
+def test_sound_batches_of_other_offsets_are_all_damage(run: Layout) -> None:
     run.run = run.run._replace(last_offset=run.run.last_offset + 1)
 
     (piece,) = run.found()

@@ -15,7 +15,7 @@ from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_membership import an_agent
+from tests.agent.cluster.made_agents import an_agent
 from tests.agent.topics.membership_world import ask, exchange
 from tests.manual_clock import ManualClock
 

@@ -13,24 +13,13 @@ from headrace.agent.access.admin.acls import ANY, FILTERS_MAX, LITERAL, MATCH, P
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
+from tests.agent.access.acls import an_acl
 from tests.agent.access.admin.access_world import World
 from tests.agent.client_calls import versions_of
 
 TOPIC, GROUP, CLUSTER = 2, 3, 4
 READ, WRITE = 3, 4
 DENY, ALLOW = 2, 3
-
-
-def an_acl(name: str = "orders", pattern_type: int = LITERAL, **other: Any) -> AccessControlRecord:
-    fields: dict[str, Any] = {
-        "resource_type": TOPIC,
-        "principal": "User:ann",
-        "host": "*",
-        "operation": READ,
-        "permission_type": ALLOW,
-        **other,
-    }
-    return AccessControlRecord(resource_name=name, pattern_type=pattern_type, **fields)
 
 
 def a_filter(**fields: Any) -> AclFilter:
@@ -101,7 +90,12 @@ async def delete(world: World, *filters: AclFilter, version: int = 3) -> list[tu
 @pytest.mark.requirement("C13.1")
 @pytest.mark.parametrize("version", versions_of(ApiKey.CREATE_ACLS))
 async def test_what_is_created_is_described_until_it_is_deleted(world: World, version: int) -> None:
-    acls = [an_acl(), an_acl(operation=WRITE), an_acl("ord", PREFIXED, permission_type=DENY), an_acl("*")]
+    acls = [
+        an_acl("orders"),
+        an_acl("orders", operation=WRITE),
+        an_acl("ord", pattern_type=PREFIXED, permission_type=DENY),
+        an_acl("*"),
+    ]
     assert await create(world, *acls, version=version) == [0, 0, 0, 0]
     assert set(await describe(world, a_filter(), version)) == set(acls) == (await world.image()).access_controls
     assert await delete(world, a_filter(resource_name="orders"), version=version) == [(0, ["orders", "orders"])]
@@ -109,15 +103,17 @@ async def test_what_is_created_is_described_until_it_is_deleted(world: World, ve
 
 
 async def test_creating_and_deleting_again_changes_nothing(world: World) -> None:
-    await create(world, an_acl())
+    await create(world, an_acl("orders"))
     head = len(world.api.log)
-    assert await create(world, an_acl(), an_acl()) == [0, 0]
+    assert await create(world, an_acl("orders"), an_acl("orders")) == [0, 0]
     assert await delete(world, a_filter(resource_name="nope")) == [(0, [])]
     assert len(world.api.log) == head
 
 
 async def test_acls_of_one_pattern_are_answered_together(world: World) -> None:
-    await create(world, an_acl(), an_acl("b"), an_acl(operation=WRITE), an_acl(pattern_type=PREFIXED))
+    await create(
+        world, an_acl("orders"), an_acl("b"), an_acl("orders", operation=WRITE), an_acl("orders", pattern_type=PREFIXED)
+    )
     answer = await world.ask(ApiKey.DESCRIBE_ACLS, 3, **_filter_fields(a_filter()))
     assert [(r.resource_name, r.pattern_type, len(r.acls)) for r in answer.resources] == [
         ("b", LITERAL, 1),
@@ -128,15 +124,15 @@ async def test_acls_of_one_pattern_are_answered_together(world: World) -> None:
 
 async def test_each_creation_is_judged_for_itself(world: World) -> None:
     bad = [
-        an_acl(resource_type=1),
-        an_acl(resource_type=9),
-        an_acl(pattern_type=MATCH),
-        an_acl(operation=1),
-        an_acl(operation=0),
-        an_acl(permission_type=1),
+        an_acl("orders", resource_type=1),
+        an_acl("orders", resource_type=9),
+        an_acl("orders", pattern_type=MATCH),
+        an_acl("orders", operation=1),
+        an_acl("orders", operation=0),
+        an_acl("orders", permission_type=1),
         an_acl(""),
         an_acl("some-cluster", resource_type=CLUSTER),
-        an_acl(principal="ann"),
+        an_acl("orders", principal="ann"),
     ]
     good = an_acl("kafka-cluster", resource_type=CLUSTER)
     assert await create(world, *bad, good) == [ErrorCode.invalid_request] * len(bad) + [0]
@@ -145,7 +141,7 @@ async def test_each_creation_is_judged_for_itself(world: World) -> None:
 
 async def test_each_filter_is_judged_for_itself_and_all_that_match_go_at_once(world: World) -> None:
     await create(world, an_acl("a"), an_acl("b"), an_acl("c"))
-    answers = await delete(world, a_filter(resource_name="a"), a_filter(operation=0), a_filter(principal="User:ann"))
+    answers = await delete(world, a_filter(resource_name="a"), a_filter(operation=0), a_filter(principal="User:alice"))
     assert answers == [(0, ["a"]), (ErrorCode.invalid_request, []), (0, ["a", "b", "c"])]
     assert (await world.image()).access_controls == frozenset()
 
@@ -159,7 +155,7 @@ async def test_a_filter_with_something_unknown_is_refused(world: World, field: s
 
 
 async def test_the_metastore_away_is_answered_for_every_part(world: World) -> None:
-    await create(world, an_acl())
+    await create(world, an_acl("orders"))
     world.api.fail_before["append_records"] += [UnavailableError("gone"), UnavailableError("gone")]
     assert await create(world, an_acl("b"), an_acl("")) == [ErrorCode.request_timed_out, ErrorCode.invalid_request]
     assert await delete(world, a_filter()) == [(ErrorCode.request_timed_out, [])]
@@ -176,17 +172,17 @@ async def test_a_deletion_is_held_against_so_many_filters_and_no_more(world: Wor
 
 
 async def test_a_lost_answer_is_looked_up_so_that_the_deleted_are_named(world: World) -> None:
-    await create(world, an_acl())
+    await create(world, an_acl("orders"))
     world.api.fail_after["append_records"].append(OutcomeUnknownError("lost"))
     assert await delete(world, a_filter()) == [(0, ["orders"])]
-    await create(world, an_acl())
+    await create(world, an_acl("orders"))
     world.api.fail_before["append_records"].append(OutcomeUnknownError("lost"))
     assert await delete(world, a_filter()) == [(0, ["orders"])]
     assert (await world.image()).access_controls == frozenset()
 
 
 async def test_a_log_that_changes_is_judged_again_and_one_that_keeps_changing_is_given_up(world: World) -> None:
-    await create(world, an_acl())
+    await create(world, an_acl("orders"))
 
     def another_is_quicker() -> None:
         world.api.append(an_acl("b"))
@@ -205,7 +201,9 @@ async def test_a_log_that_changes_is_judged_again_and_one_that_keeps_changing_is
 
 
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "c"])
-ACLS = st.builds(an_acl, NAMES, st.sampled_from([LITERAL, PREFIXED]), resource_type=st.sampled_from([TOPIC, GROUP]))
+ACLS = st.builds(
+    an_acl, NAMES, pattern_type=st.sampled_from([LITERAL, PREFIXED]), resource_type=st.sampled_from([TOPIC, GROUP])
+)
 
 
 @given(ACLS, st.one_of(st.none(), NAMES), st.sampled_from([ANY, MATCH, LITERAL, PREFIXED]))

@@ -21,7 +21,8 @@ from headrace.protocol.refusal import blank
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply, schema
 from tests.acl_matrix.case import build
-from tests.agent.access.authorization.test_data_path import an_acl, set_acls
+from tests.agent.access.acls import a_grant
+from tests.agent.access.authorization.test_data_path import set_acls
 from tests.agent.cluster.standing_view import StandingView
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -77,5 +78,5 @@ class Gated:
 
     def grant_also(self, *grants: tuple[AclOperation, str], of: AclResource) -> None:
         """Give the client these rights, too."""
-        self._acls |= {replace(an_acl(operation, name, of), principal="User:alice") for operation, name in grants}
+        self._acls |= {replace(a_grant(operation, name, of), principal="User:alice") for operation, name in grants}
         set_acls(self.view, self._acls)

@@ -14,6 +14,7 @@ from headrace.agent.access.authorization.access import AclAccess, new_decisions
 from headrace.agent.access.authorization.acl_index import EMPTY, AclVerdict, Subject, canonical_host
 from headrace.agent.access.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.metastore.log.kip631_records import AccessControlRecord
+from tests.agent.access.acls import an_acl
 
 NAMES = ["a", "ab", "abc", "b", "ba", "*", "hardcode"]
 HOSTS = ["10.0.0.1", "10.0.0.2", "::1", "*"]
@@ -112,18 +113,6 @@ def test_any_resource_is_allowed_as_kafka_says(known: frozenset[AccessControlRec
             good = (LITERAL, "*") not in denied and ((LITERAL, "*") in allowed or bool(free))
             expected = AclVerdict.ALLOWED if good else expected
         assert index.decide_any(subject, asked, kind) is expected
-
-
-def an_acl(name: str, principal: str = "User:alice", permission: int = ALLOW) -> AccessControlRecord:
-    return AccessControlRecord(
-        resource_type=AclResource.TOPIC,
-        resource_name=name,
-        pattern_type=LITERAL,
-        principal=principal,
-        host="*",
-        operation=AclOperation.READ,
-        permission_type=permission,
-    )
 
 
 def test_two_acls_that_say_the_same_of_one_address_are_two() -> None:

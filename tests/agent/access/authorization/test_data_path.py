@@ -14,14 +14,16 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.operations import ALLOW, LITERAL, AclOperation, AclResource
+from headrace.agent.access.authorization.operations import AclOperation
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.log.kip631_records import AccessControlRecord
-from headrace.protocol.request import ANONYMOUS, ClientConnection
+from headrace.protocol.request import ClientConnection
+from tests.agent.access.acls import a_grant
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import World
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.patch import Patch
 from tests.storage.batches import plain_batch
 
 DENIED = ErrorCode.topic_authorization_failed
@@ -31,18 +33,6 @@ STEPS = 60
 
 class Violation(AssertionError):
     """Something was stored or sent without a grant, or refused with one."""
-
-
-def an_acl(operation: AclOperation, name: str, resource_type: AclResource = AclResource.TOPIC) -> AccessControlRecord:
-    return AccessControlRecord(
-        resource_type=resource_type,
-        resource_name=name,
-        pattern_type=LITERAL,
-        principal=ANONYMOUS,
-        host="*",
-        operation=operation,
-        permission_type=ALLOW,
-    )
 
 
 def set_acls(view: StandingView, acls: frozenset[AccessControlRecord], *, seen: bool = True) -> None:
@@ -60,7 +50,10 @@ async def write_run(seed: int) -> None:
         connection = world.connect()
         for step in range(STEPS):
             granted = frozenset(name for name in TOPICS if rng.random() < 0.5)
-            set_acls(world.view, frozenset(an_acl(AclOperation.WRITE, name) for name in granted))
+            set_acls(
+                world.view,
+                frozenset(a_grant(AclOperation.WRITE, name) for name in granted),
+            )
             if rng.random() < 0.2:
                 world.create_topic(f"new-{step}", known=False)
             wanted = [name for name in (*TOPICS, f"new-{step}") if name in world.view.head.topics_by_name]
@@ -79,14 +72,14 @@ async def test_a_batch_is_stored_if_and_only_if_its_topic_may_be_written(seed: i
     await write_run(seed)
 
 
-async def test_the_run_finds_a_decision_that_is_kept_after_its_acl(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_run_finds_a_decision_that_is_kept_after_its_acl(patch: Patch) -> None:
     kept: dict[ClientConnection, Access] = {}
     found = Authorizer.access
 
     def access(self: Authorizer, connection: ClientConnection) -> Access:
         return kept.setdefault(connection, found(self, connection))
 
-    monkeypatch.setattr(Authorizer, "access", access)
+    patch.replace(Authorizer, "access", access)
     with pytest.raises(Violation):
         await write_run(0)
 
@@ -97,7 +90,7 @@ async def read_run(*, by_id: bool) -> None:
     await world.service.start()
     (key,) = world.create_topic("t", 1)
     (other,) = world.create_topic("other", 1)
-    grants = frozenset(an_acl(AclOperation.READ, name) for name in ("t", "other"))
+    grants = frozenset(a_grant(AclOperation.READ, name) for name in ("t", "other"))
     set_acls(world.view, grants)
     version = 17 if by_id else 12
     waiting = asyncio.ensure_future(world.request_fetch({key: 0, other: 0}, max_wait_ms=10_000, version=version))
@@ -120,8 +113,8 @@ async def test_a_waiting_fetch_is_judged_again_before_its_reply(*, by_id: bool) 
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-async def test_the_run_finds_a_fetch_that_is_judged_once(monkeypatch: pytest.MonkeyPatch, *, by_id: bool) -> None:
-    monkeypatch.setattr(AllowedTopics, "checked", lambda self, request, replies: replies)
+async def test_the_run_finds_a_fetch_that_is_judged_once(patch: Patch, *, by_id: bool) -> None:
+    patch.replace(AllowedTopics, "checked", lambda self, request, replies: replies)
     with pytest.raises(Violation):
         await read_run(by_id=by_id)
 
@@ -130,7 +123,7 @@ async def test_a_topic_that_is_new_to_the_agent_is_judged_when_it_is_known() -> 
     world = World(authorizer=STANDARD_AUTHORIZER)
     await world.service.start()
     (key,) = world.create_topic("t", 1, seen=False)
-    set_acls(world.view, frozenset({an_acl(AclOperation.READ, "u")}), seen=False)
+    set_acls(world.view, frozenset({a_grant(AclOperation.READ, "u")}), seen=False)
     await world.append(key, b"secret")
     for version in (12, 17):
         result = await world.fetch({key: 0}, version=version)

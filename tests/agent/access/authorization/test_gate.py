@@ -59,8 +59,9 @@ from headrace.protocol.set_partition_count import (
 from headrace.protocol.typed import schema
 from headrace.storage.repetition import SECONDS
 from tests.acl_matrix.case import build
+from tests.agent.access.acls import a_grant
 from tests.agent.access.authorization.gated import TOPIC_ID, Gated
-from tests.agent.access.authorization.test_data_path import an_acl, set_acls
+from tests.agent.access.authorization.test_data_path import set_acls
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 
@@ -163,8 +164,8 @@ async def test_groups_that_read_a_topic_are_shown_to_who_may_describe_them(step:
     assert answer.message is not None
     assert "mine" not in answer.message
     assert "theirs" not in answer.message
-    topic = an_acl(operation, "t", AclResource.TOPIC)
-    group = an_acl(AclOperation.DESCRIBE, "mine", AclResource.GROUP)
+    topic = a_grant(operation, "t", AclResource.TOPIC)
+    group = a_grant(AclOperation.DESCRIBE, "mine", AclResource.GROUP)
     set_acls(gated.view, frozenset(replace(acl, principal="User:alice") for acl in (topic, group)))
     answer = decode_scale_response(memoryview(await gated.ask_raw(body)))
     assert answer.readers == readers[:1]
@@ -203,7 +204,7 @@ async def test_a_changed_acl_or_principal_counts_for_the_next_request() -> None:
 
 def test_other_records_leave_the_set_of_acls_as_it_is() -> None:
     """The index and all decisions are kept as long as it is the same object."""
-    before = apply(Gated(ApiKey.METADATA).view.image, [encode_record(an_acl(AclOperation.READ, "t"))])
+    before = apply(Gated(ApiKey.METADATA).view.image, [encode_record(a_grant(AclOperation.READ, "t"))])
     after = apply(before, [encode_record(UserScramKeysRecord(user_name="alice", keys=()))])
     assert after.offset == before.offset + 1
     assert after.access_controls is before.access_controls

@@ -11,8 +11,9 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
 from tests.acl_matrix.case import build
+from tests.agent.access.acls import a_grant
 from tests.agent.access.authorization.gated import TOPIC_ID, Gated
-from tests.agent.access.authorization.test_data_path import an_acl, set_acls
+from tests.agent.access.authorization.test_data_path import set_acls
 
 DENIED = ErrorCode.topic_authorization_failed
 GROUP = "g"
@@ -25,7 +26,7 @@ def _gated(answer: dict[str, list[str]], version: int) -> Gated:
     """
     gated = Gated(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS)
     gated.connection.principal = None
-    acls = (an_acl(AclOperation.DESCRIBE, GROUP, AclResource.GROUP), an_acl(AclOperation.DESCRIBE, "seen"))
+    acls = (a_grant(AclOperation.DESCRIBE, GROUP, AclResource.GROUP), a_grant(AclOperation.DESCRIBE, "seen"))
     set_acls(gated.view, frozenset(acls))
     parts = [{"partition_index": 0, "start_offset": 7, "leader_epoch": 5, "lag": 9}]
     groups = [

@@ -14,8 +14,10 @@ from headrace.agent.access.authorization.operations import AclOperation
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.peers.share_turns import Returned
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
-from tests.agent.access.authorization.test_data_path import Violation, an_acl, set_acls
+from tests.agent.access.acls import a_grant
+from tests.agent.access.authorization.test_data_path import Violation, set_acls
 from tests.agent.fetch.share.test_share_requests import Sharing, _parts
+from tests.patch import Patch
 
 DENIED = ErrorCode.topic_authorization_failed
 NO_PARTITION = 7
@@ -30,7 +32,7 @@ def sharing(*granted: str) -> Sharing:
 
 
 def grant(to: Sharing, *granted: str) -> None:
-    set_acls(to.view, frozenset(an_acl(AclOperation.READ, name) for name in granted))
+    set_acls(to.view, frozenset(a_grant(AclOperation.READ, name) for name in granted))
 
 
 @pytest.mark.requirement("C13.2", "X2")
@@ -83,7 +85,7 @@ async def test_a_grant_that_goes_during_the_turn_counts_for_its_answer() -> None
     await read_run()
 
 
-async def test_the_run_finds_a_verdict_that_is_kept_during_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AllowedTopics, "codes", lambda self, request, topics: {})
+async def test_the_run_finds_a_verdict_that_is_kept_during_the_turn(patch: Patch) -> None:
+    patch.replace(AllowedTopics, "codes", lambda self, request, topics: {})
     with pytest.raises(Violation):
         await read_run()

@@ -206,5 +206,5 @@ async def test_produce_says_how_many_records_passed_the_checks() -> None:
         sender, sound = Sender(), plain_batch(3)
         damaged = sound[:-1] + bytes([sound[-1] ^ 1])
         world.sender = sender
-        await world.clock.run(world.produce(world.connect(), {"t": {0: sound, 1: damaged}}))
+        await world.answers({"t": {0: sound, 1: damaged}})
         assert sender.records == 3

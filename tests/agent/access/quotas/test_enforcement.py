@@ -27,6 +27,7 @@ from tests.agent.access.quotas.test_limits import entity
 from tests.agent.client_calls import a_request
 from tests.agent.listener.listener_client import Client, Listening, frame, limits, listening, until
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 MIB = 1024 * 1024
 PRODUCE, FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
@@ -89,7 +90,6 @@ async def test_a_producer_is_answered_at_once_and_then_muted(world: World) -> No
         assert gaps == [pytest.approx(0.5), pytest.approx(1.5)]
         labels = {"quota": "producer_byte_rate"}
         assert world.registry.get_sample_value("headrace_quota_throttled_total", labels) == 3
-        await client.close()
 
 
 @pytest.mark.requirement("X2")
@@ -104,7 +104,6 @@ async def test_a_consumer_pays_for_what_it_got(world: World) -> None:
         await client.send(sized(2, 100, FETCH, 4))
         await world.clock.run(client.reply())
         assert world.started[1] - world.started[0] == pytest.approx(2.0)
-        await client.close()
 
 
 async def test_other_clients_are_not_held_up(world: World) -> None:
@@ -113,7 +112,6 @@ async def test_other_clients_are_not_held_up(world: World) -> None:
         client = await server.connect()
         await client.send(*(sized(number, MIB) for number in range(3)))
         assert [await answered(world, client) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
-        await client.close()
 
 
 @pytest.mark.requirement("X2")
@@ -128,7 +126,6 @@ async def test_a_muted_client_goes_on_when_its_quota_is_raised_or_removed(world:
         assert world.started[1] - world.started[0] <= 2.0
         world.limit(server, {})
         assert world.active[-1] is None
-        await client.close()
 
 
 async def test_a_muted_client_that_leaves_is_forgotten(world: World) -> None:
@@ -145,9 +142,9 @@ async def test_a_muted_client_that_leaves_is_forgotten(world: World) -> None:
 
 
 @pytest.mark.requirement("X2")
-async def test_a_connection_that_is_never_muted_would_be_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_never_muted_would_be_found(world: World, patch: Patch) -> None:
     """A planted bug."""
-    monkeypatch.setattr(Muting, "begin", lambda self, use, seconds: None)
+    patch.replace(Muting, "begin", lambda self, use, seconds: None)
     with pytest.raises(AssertionError):
         await test_a_producer_is_answered_at_once_and_then_muted(world)
 
@@ -168,7 +165,6 @@ async def test_time_on_the_event_loop_is_counted_and_time_of_waiting_is_not(worl
         assert struct.unpack(">i", body[:4])[0] == 0, "it was paid while the request waited"
         buckets = dict(world.enforcer.buckets())
         assert buckets[BucketKey("request_percentage", "ANONYMOUS", None)].used == pytest.approx(50.0)
-        await client.close()
 
 
 def test_agents_and_logins_have_no_quota(world: World) -> None:

@@ -21,6 +21,7 @@ from headrace.agent.access.quotas.sharing import (
     encode_report,
     own_share,
 )
+from tests.patch import Patch
 
 KEY = BucketKey(PRODUCE, "alice", None)
 RATE = 1_000_000.0
@@ -119,15 +120,15 @@ def most_allowed(count: int, lose: float = 0.0) -> float:
 
 
 @pytest.mark.requirement("X2")
-def test_agents_that_forget_what_others_used_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_that_forget_what_others_used_would_be_found(patch: Patch) -> None:
     """A planted bug: each agent keeps the rate for itself."""
-    monkeypatch.setattr(SharedBucket, "correct", lambda self, used, share, now: None)
+    patch.replace(SharedBucket, "correct", lambda self, used, share, now: None)
     assert sum(simulate(3, lambda node_id, now: 10_000, 60.0)) > most_allowed(3)
 
 
-def test_agents_that_count_a_report_twice_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_that_count_a_report_twice_would_be_found(patch: Patch) -> None:
     """A planted bug: totals are taken for differences."""
-    monkeypatch.setattr(Neighbours, "_since_last", lambda self, node_id, key, use: use.used)
+    patch.replace(Neighbours, "_since_last", lambda self, node_id, key, use: use.used)
     passed = simulate(3, lambda node_id, now: 10_000, 60.0)
     assert sum(passed) != pytest.approx(60 * RATE, rel=0.1)
 

@@ -24,6 +24,7 @@ from headrace.storage.clock import Clock
 from tests.agent.fetch.share.test_share_requests import Sharing, _parts
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 
 class Violation(AssertionError):
@@ -172,14 +173,14 @@ async def test_a_long_wait_for_records_is_no_part_of_their_lock(owning: Owning) 
 
 async def test_the_runs_find_returns_that_are_taken_from_any_connection(
     owning: Owning,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     def from_any(self: ShareOwner, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
         for each in turn.returned:
             partition = owned.group.partitions[each.key]
             partition.give_back(turn.member_id, [(each.first, each.last)], is_done=each.is_done)
 
-    monkeypatch.setattr(ShareOwner, "_give_back", from_any)
+    patch.replace(ShareOwner, "_give_back", from_any)
     with pytest.raises(Violation):
         await late_return_run(owning)
 

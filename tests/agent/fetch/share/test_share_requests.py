@@ -143,8 +143,12 @@ def _parts(answer: Any) -> dict[int, Any]:
     return {part.partition_index: part for topic in answer.responses for part in topic.partitions}
 
 
-async def test_a_session_keeps_its_partitions_from_request_to_request() -> None:
-    sharing = Sharing()
+@pytest.fixture
+def sharing() -> Sharing:
+    return Sharing()
+
+
+async def test_a_session_keeps_its_partitions_from_request_to_request(sharing: Sharing) -> None:
     assert _parts(await sharing.fetch(0, {0: (), 1: ()})).keys() == {0, 1}
     answer = await sharing.fetch(1, {0: [(0, 0, (1,))]})
     assert _parts(answer)[0].acknowledge_error_code == 0
@@ -157,8 +161,7 @@ async def test_a_session_keeps_its_partitions_from_request_to_request() -> None:
     assert (await sharing.fetch(3)).error_code == ErrorCode.share_session_not_found
 
 
-async def test_epochs_that_are_not_the_next_one_change_nothing() -> None:
-    sharing = Sharing()
+async def test_epochs_that_are_not_the_next_one_change_nothing(sharing: Sharing) -> None:
     assert (await sharing.acknowledge(0, {0: [(0, 0, (1,))]})).error_code == ErrorCode.invalid_share_session_epoch
     assert (await sharing.acknowledge(1, {0: [(0, 0, (1,))]})).error_code == ErrorCode.share_session_not_found
     assert (await sharing.fetch(0, {0: [(0, 0, (1,))]})).error_code == ErrorCode.invalid_request
@@ -198,8 +201,9 @@ async def test_a_session_ends_with_its_connection_and_there_are_only_so_many() -
         [(0, 0, (4,))],
     ],
 )
-async def test_what_no_client_sends_is_refused_for_its_partition(acks: list[tuple[int, int, tuple[int, ...]]]) -> None:
-    sharing = Sharing()
+async def test_what_no_client_sends_is_refused_for_its_partition(
+    sharing: Sharing, acks: list[tuple[int, int, tuple[int, ...]]]
+) -> None:
     await sharing.fetch(0, {0: (), 1: ()})
     parts = _parts(await sharing.fetch(1, {0: acks, 1: [(3, 4, (1, 2))]}))
     assert parts[0].acknowledge_error_code == ErrorCode.invalid_request
@@ -209,8 +213,7 @@ async def test_what_no_client_sends_is_refused_for_its_partition(acks: list[tupl
     assert (parts[0].error_code, parts[1].error_code) == (ErrorCode.invalid_request, 0)
 
 
-async def test_a_renewal_asks_for_no_records() -> None:
-    sharing = Sharing()
+async def test_a_renewal_asks_for_no_records(sharing: Sharing) -> None:
     await sharing.fetch(0, {0: ()})
     nothing = {"max_records": 0, "max_bytes": 0, "min_bytes": 0, "max_wait": timedelta(0)}
     for limit in ({"max_records": 1}, {"max_bytes": 1}, {"min_bytes": 1}, {"max_wait": timedelta(seconds=1)}):
@@ -221,8 +224,7 @@ async def test_a_renewal_asks_for_no_records() -> None:
     assert sharing.turns[-1].max_records == 0
 
 
-async def test_unknown_topics_modes_and_names() -> None:
-    sharing = Sharing()
+async def test_unknown_topics_modes_and_names(sharing: Sharing) -> None:
     parts = _parts(await sharing.fetch(0, {0: ()}, topic_id=uuid.UUID(int=99)))
     assert parts[0].error_code == ErrorCode.unknown_topic_id
     parts = _parts(await sharing.fetch(0, {7: ()}))
@@ -233,8 +235,7 @@ async def test_unknown_topics_modes_and_names() -> None:
     assert sharing.turns[-1].max_records == 0
 
 
-async def test_without_the_owners_answer_the_client_is_sent_to_ask_again() -> None:
-    sharing = Sharing()
+async def test_without_the_owners_answer_the_client_is_sent_to_ask_again(sharing: Sharing) -> None:
     await sharing.fetch(0, {0: ()})
     sharing.is_lost = True
     part = _parts(await sharing.fetch(1, {0: [(0, 0, (1,))]}))[0]
@@ -244,8 +245,7 @@ async def test_without_the_owners_answer_the_client_is_sent_to_ask_again() -> No
     assert (await sharing.fetch(3)).error_code == ErrorCode.group_id_not_found
 
 
-async def test_nothing_is_asked_while_share_version_is_0() -> None:
-    sharing = Sharing()
+async def test_nothing_is_asked_while_share_version_is_0(sharing: Sharing) -> None:
     sharing.view.image = replace(sharing.view.image, features=MappingProxyType({}))
     assert (await sharing.fetch(0, {0: ()})).error_code == ErrorCode.unsupported_version
     assert (await sharing.acknowledge(1, {})).error_code == ErrorCode.unsupported_version
@@ -260,9 +260,8 @@ def test_turns_that_are_malformed_are_refused() -> None:
             decode_answer(data)
 
 
-async def test_the_owner_hears_of_the_end_of_a_session_without_partitions() -> None:
+async def test_the_owner_hears_of_the_end_of_a_session_without_partitions(sharing: Sharing) -> None:
     """It remembers the connection of those that the session had before. What it answers is no error of the session."""
-    sharing = Sharing()
     await sharing.fetch(0, {0: ()})
     types: Any = schema(FETCH, 2)._request_module
     forgotten = (types.ForgottenTopic(topic_id=TOPIC_ID, partitions=(0,)),)

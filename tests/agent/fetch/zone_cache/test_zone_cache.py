@@ -34,6 +34,12 @@ async def _foreign_file(zone: Zone, asker: int, owner: int | None = None, size: 
     raise AssertionError("no such file")
 
 
+@pytest.fixture
+def zone() -> Zone:
+    """Two agents of one zone."""
+    return Zone(["a", "a"])
+
+
 @pytest.mark.requirement("W12")
 async def test_every_chunk_is_read_once_from_the_store_however_many_agents_want_it() -> None:
     zone = Zone(["a", "a", "a"])
@@ -63,8 +69,7 @@ async def test_many_ranges_of_many_files_take_one_call_per_agent_that_keeps_them
     assert served == [0, 1, 1]
 
 
-async def test_readers_of_the_same_bytes_share_a_call_and_later_ones_need_none() -> None:
-    zone = Zone(["a", "a"])
+async def test_readers_of_the_same_bytes_share_a_call_and_later_ones_need_none(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1)
     wanted = recent(file_id, 8, 408)
     member = zone.members[1]
@@ -77,8 +82,7 @@ async def test_readers_of_the_same_bytes_share_a_call_and_later_ones_need_none()
     assert member.metric("fetch_read_bytes_total", source="memory") == 592
 
 
-async def test_a_reader_that_leaves_does_not_end_the_call_of_the_others() -> None:
-    zone = Zone(["a", "a"])
+async def test_a_reader_that_leaves_does_not_end_the_call_of_the_others(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1)
     reader = zone.members[1].reader
     leaving, staying = (asyncio.ensure_future(reader.read([recent(file_id, 0, 80)])) for _ in range(2))
@@ -88,8 +92,7 @@ async def test_a_reader_that_leaves_does_not_end_the_call_of_the_others() -> Non
     assert len(zone.store.gets) == 1
 
 
-async def test_no_agent_is_asked_for_this_agents_own_flushes() -> None:
-    zone = Zone(["a", "a"])
+async def test_no_agent_is_asked_for_this_agents_own_flushes(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1)
     zone.members[1].cache.put_file(file_id, data)
     (body,) = await zone.read(1, recent(file_id, 0, 500))
@@ -98,8 +101,7 @@ async def test_no_agent_is_asked_for_this_agents_own_flushes() -> None:
     assert (zone.store.gets, zone.connects) == ([], [])
 
 
-async def test_historical_reads_ask_no_agent_and_fill_no_cache() -> None:
-    zone = Zone(["a", "a"])
+async def test_historical_reads_ask_no_agent_and_fill_no_cache(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1)
     assert _bytes(await zone.read(1, FileRange(file_id, 0, 500, 500, recent=False))) == [data[:500]]
     assert zone.connects == []
@@ -118,8 +120,7 @@ async def test_only_agents_of_the_same_zone_are_asked(racks: tuple[str | None, .
 
 
 @pytest.mark.requirement("W15")
-async def test_bytes_between_agents_are_counted_by_zone() -> None:
-    zone = Zone(["a", "a"])
+async def test_bytes_between_agents_are_counted_by_zone(zone: Zone) -> None:
     file_id, _ = await _foreign_file(zone, asker=1)
     await zone.read(1, recent(file_id, 0, 800))
     owner = zone.members[2]
@@ -158,14 +159,12 @@ async def _read_with_fault(zone: Zone, reason: str) -> None:
     assert zone.members[1].metric("fetch_read_bytes_total", source="store") == 816
 
 
-async def test_an_owner_that_is_down() -> None:
-    zone = Zone(["a", "a"])
+async def test_an_owner_that_is_down(zone: Zone) -> None:
     zone.members[2].down = True
     await _read_with_fault(zone, "down")
 
 
-async def test_an_owner_that_is_silent_costs_no_more_than_the_deadline() -> None:
-    zone = Zone(["a", "a"])
+async def test_an_owner_that_is_silent_costs_no_more_than_the_deadline(zone: Zone) -> None:
     zone.members[2].silent = True
     start = zone.clock.monotonic()
     await _read_with_fault(zone, "slow")
@@ -173,28 +172,24 @@ async def test_an_owner_that_is_silent_costs_no_more_than_the_deadline() -> None
 
 
 @pytest.mark.parametrize("position", [-1, -500])
-async def test_an_owner_with_altered_bytes(position: int) -> None:
-    zone = Zone(["a", "a"])
+async def test_an_owner_with_altered_bytes(zone: Zone, position: int) -> None:
     zone.members[2].bend = lambda frame: _bent(len(frame) + position)(frame)
     await _read_with_fault(zone, "wrong")
 
 
 @pytest.mark.parametrize("keep", [-1, -700, 50, 10])
-async def test_an_owner_with_a_short_answer(keep: int) -> None:
-    zone = Zone(["a", "a"])
+async def test_an_owner_with_a_short_answer(zone: Zone, keep: int) -> None:
     zone.members[2].bend = lambda frame: frame[:keep]
     await _read_with_fault(zone, "wrong")
 
 
 @pytest.mark.parametrize("position", [4, 20, 40, 41, 45])
-async def test_an_answer_that_is_forged(position: int) -> None:
-    zone = Zone(["a", "a"])
+async def test_an_answer_that_is_forged(zone: Zone, position: int) -> None:
     zone.members[2].bend = _bent(position)
     await _read_with_fault(zone, "wrong")
 
 
-async def test_an_owner_that_cannot_read_it_itself() -> None:
-    zone = Zone(["a", "a"])
+async def test_an_owner_that_cannot_read_it_itself(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1)
     failures = iter([True])
 
@@ -207,8 +202,7 @@ async def test_an_owner_that_cannot_read_it_itself() -> None:
     assert zone.members[1].metric("zone_cache_fallbacks_total", reason="failed") == 1
 
 
-async def test_only_the_store_decides_that_a_file_is_missing() -> None:
-    zone = Zone(["a", "a"])
+async def test_only_the_store_decides_that_a_file_is_missing(zone: Zone) -> None:
     file_id, _ = await _foreign_file(zone, asker=1)
     await zone.store.rewrite(f"segments/{file_id.hex[-2:]}/{file_id}", lambda _: None)
     (outcome,) = await zone.read(1, recent(file_id, 0, 80))
@@ -223,8 +217,7 @@ async def test_an_unauthorized_client_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("position", [12, 43, 50, 60, 80])
-async def test_a_question_that_was_altered_gets_nothing(position: int) -> None:
-    zone = Zone(["a", "a"])
+async def test_a_question_that_was_altered_gets_nothing(zone: Zone, position: int) -> None:
     zone.members[2].bend_question = _bent(position)
     await _read_with_fault(zone, "down")
     assert zone.members[2].metric("zone_cache_refused_total") == 1
@@ -239,14 +232,12 @@ def test_a_long_question_is_not_even_hashed() -> None:
         decode_ask(memoryview(bytes(len(body) + 1)), SECRET)
 
 
-async def test_an_old_question_gets_nothing() -> None:
-    zone = Zone(["a", "a"])
+async def test_an_old_question_gets_nothing(zone: Zone) -> None:
     zone.members[2].skew_ms = WINDOW_MS + 1
     await _read_with_fault(zone, "down")
 
 
-async def test_a_dead_owner_rests_and_is_asked_again_later() -> None:
-    zone = Zone(["a", "a"])
+async def test_a_dead_owner_rests_and_is_asked_again_later(zone: Zone) -> None:
     file_id, data = await _foreign_file(zone, asker=1, size=CHUNK)
     zone.members[2].down = True
     await zone.read(1, recent(file_id, 0, 80))
@@ -263,8 +254,7 @@ async def test_a_dead_owner_rests_and_is_asked_again_later() -> None:
     assert zone.members[1].metric("fetch_read_bytes_total", source="zone") == 80
 
 
-async def test_slow_once_is_forgiven_and_slow_again_and_again_is_not() -> None:
-    zone = Zone(["a", "a"])
+async def test_slow_once_is_forgiven_and_slow_again_and_again_is_not(zone: Zone) -> None:
     zone.members[2].silent = True
     files = [await _foreign_file(zone, asker=1)]
     files += [(uuid.UUID(int=n), (await zone.put(n, CHUNK))[1]) for n in range(1000, 1040)]
@@ -276,9 +266,8 @@ async def test_slow_once_is_forgiven_and_slow_again_and_again_is_not() -> None:
     assert member.metric("zone_cache_fallbacks_total", reason="resting") == 2
 
 
-async def test_a_file_that_turned_out_corrupt_is_read_from_the_store_from_then_on() -> None:
+async def test_a_file_that_turned_out_corrupt_is_read_from_the_store_from_then_on(zone: Zone) -> None:
     """An owner with wrong bytes in its memory: only a reader of the batches detects it, and then forgets the file."""
-    zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
     zone.members[2].cache.put_file(file_id, b"?" * len(data))
     wanted = recent(file_id, 0, 80)
@@ -287,8 +276,7 @@ async def test_a_file_that_turned_out_corrupt_is_read_from_the_store_from_then_o
     assert _bytes(await zone.read(1, wanted)) == [data[:80]]
 
 
-async def test_closing_ends_calls_in_progress() -> None:
-    zone = Zone(["a", "a"])
+async def test_closing_ends_calls_in_progress(zone: Zone) -> None:
     zone.members[2].silent = True
     file_id, _ = await _foreign_file(zone, asker=1)
     read = asyncio.ensure_future(zone.members[1].reader.read([recent(file_id, 0, 80)]))

@@ -19,9 +19,10 @@ async def a_classic_group(home: Coordinating) -> str:
     return member_id
 
 
-async def test_a_group_is_upgraded_and_downgraded_while_its_members_live(world: GroupsWorld) -> None:
+async def test_a_group_is_upgraded_and_downgraded_while_its_members_live(
+    home: Coordinating, world: GroupsWorld
+) -> None:
     """Classic, mixed, consumer, mixed, classic: as when the clients of a group are upgraded and rolled back."""
-    home = world.home
     classic = await a_classic_group(home)
     answer = await heartbeat(home, "new", 0)
     assert (assigned(answer), answer.member_epoch) == ({}, 2)
@@ -45,8 +46,7 @@ async def test_a_group_is_upgraded_and_downgraded_while_its_members_live(world: 
     assert (joined.error_code, joined.generation_id, joined.leader) == (0, 3, classic)
 
 
-async def test_a_group_that_cannot_be_upgraded_stays(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_group_that_cannot_be_upgraded_stays(home: Coordinating) -> None:
     joined = await home.join("g", version=3, metadata=b"custom")
     await home.sync("g", joined.member_id, 1, {joined.member_id: b"custom"})
     answer = await heartbeat(home, "new", 0)

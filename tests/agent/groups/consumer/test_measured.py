@@ -52,7 +52,7 @@ async def test_heartbeats_that_change_nothing_measure_one_group_in_a_turn(
     assert groups[-1] in measured[-2:], "one that changed is measured in the next turn"
 
 
-async def test_a_group_that_was_released_is_not_measured_any_more(world: GroupsWorld, fake_clock: ManualClock) -> None:
+async def test_a_group_that_was_released_is_not_measured_any_more(world: GroupsWorld) -> None:
     """Clients may heartbeat in new groups faster than the groups are measured that only heartbeat."""
     held = world.home.requests.groups
     for group in [name for n in range(40) if world.coordinator(name := f"g-{n}") is world.home]:

@@ -226,9 +226,8 @@ async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWor
     assert assigned(told) == taken
 
 
-async def test_a_coordinator_that_was_cut_off_does_not_answer(world: GroupsWorld) -> None:
+async def test_a_coordinator_that_was_cut_off_does_not_answer(home: Coordinating, world: GroupsWorld) -> None:
     """Its lease ran out; the heir, which may claim then, continues, and what the old one still saves is refused."""
-    home = world.home
     await heartbeat(home, "a", 0)
     world.cluster_api.fail_before["heartbeat"] = [UnavailableError("down")] * 100
     await world.clock.advance(25)
@@ -239,8 +238,7 @@ async def test_a_coordinator_that_was_cut_off_does_not_answer(world: GroupsWorld
 
 
 @pytest.mark.parametrize("happened", [False, True])
-async def test_a_save_that_failed_is_not_built_upon(world: GroupsWorld, happened: bool) -> None:
-    home = world.home
+async def test_a_save_that_failed_is_not_built_upon(home: Coordinating, world: GroupsWorld, happened: bool) -> None:
     await heartbeat(home, "a", 0)
     faults = world.groups.fail_after if happened else world.groups.fail_before
     faults["save_group"] = [OutcomeUnknownError("lost") if happened else UnavailableError("down")]
@@ -250,16 +248,14 @@ async def test_a_save_that_failed_is_not_built_upon(world: GroupsWorld, happened
     assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, 2)
 
 
-async def test_a_successors_claim_fences_the_answer(world: GroupsWorld) -> None:
-    home = world.home
+async def test_a_successors_claim_fences_the_answer(home: Coordinating, world: GroupsWorld) -> None:
     await heartbeat(home, "a", 0)
     world.groups.take_over("g")
     assert (await heartbeat(home, "b", 0)).error_code is ErrorCode.not_coordinator
     assert {member.member_id for member in (await describe(home)).members} == {"a"}
 
 
-async def test_members_that_fall_silent_are_given_up_by_the_clock(world: GroupsWorld) -> None:
-    home = world.home
+async def test_members_that_fall_silent_are_given_up_by_the_clock(home: Coordinating, world: GroupsWorld) -> None:
     await heartbeat(home, "a", 0)
     await world.clock.advance(44.9)
     assert (await describe(home)).group_state == "Stable"
@@ -280,8 +276,7 @@ async def test_a_group_may_have_its_own_timeouts(world: GroupsWorld) -> None:
     assert (await describe(world.home)).group_state == "Empty"
 
 
-async def test_offsets_are_committed_under_the_member_epoch(world: GroupsWorld) -> None:
-    home = world.home
+async def test_offsets_are_committed_under_the_member_epoch(home: Coordinating) -> None:
     await heartbeat(home, "a", 0)
     assert await home.commit("g", {"t": {0: 5}}, version=9, member_id="a", generation=1) == {"t": {0: 0}}
     stale = await home.commit("g", {"t": {0: 6}}, version=9, member_id="a", generation=0)
@@ -312,8 +307,7 @@ async def test_a_group_is_described(world: GroupsWorld) -> None:
     assert [member.member_id for member in older.members] == ["a", "b"]
 
 
-async def test_tools_tell_the_kinds_apart(world: GroupsWorld) -> None:
-    home = world.home
+async def test_tools_tell_the_kinds_apart(home: Coordinating) -> None:
     await heartbeat(home, "a", 0)
     front: Any = Front(home)
     listed = await ask(front, LIST, 5, received_at=1000.0, states_filter=(), types_filter=("consumer",))

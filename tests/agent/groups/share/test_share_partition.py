@@ -21,6 +21,11 @@ LIMITS = AcquireLimits(30.0, 5, 2000)
 SEEDS = range(60)
 
 
+@pytest.fixture
+def partition() -> SharePartition:
+    return SharePartition(0)
+
+
 @pytest.mark.requirement("X12")
 def test_ranges_do_what_the_model_does_for_each_record() -> None:
     for seed in SEEDS:
@@ -175,8 +180,7 @@ def test_a_planted_bug_is_found(bug: str, trial: Trial) -> None:
             History(seed, _BUGS[bug]).run()
 
 
-def test_equal_neighbours_are_one_range_and_a_thousand_acknowledgements_leave_none() -> None:
-    partition = SharePartition(0)
+def test_equal_neighbours_are_one_range_and_a_thousand_acknowledgements_leave_none(partition: SharePartition) -> None:
     (got,) = partition.acquire(0.0, "a", 1000, 1000, LIMITS)
     assert (got.first, got.last, got.tries) == (0, 999, 1)
     for offset in range(1, 1000):
@@ -220,8 +224,7 @@ def test_the_work_of_many_types_or_ranges_grows_with_their_number_and_not_with_i
         assert _calls(800, work) < 3 * _calls(400, work)
 
 
-def test_batches_that_do_not_ascend_are_refused() -> None:
-    partition = SharePartition(0)
+def test_batches_that_do_not_ascend_are_refused(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 10, 10, LIMITS)
     twice = [AckBatch(3, 5, [4]), AckBatch(5, 6, [1])]
     assert partition.acknowledge(0.0, "a", twice, LIMITS) is ErrorCode.invalid_request
@@ -267,8 +270,7 @@ def test_a_record_that_makes_its_member_fail_uses_up_no_other_attempts(
     assert (partition.start, failed, tally.used_up) == (500, attempts, 1)
 
 
-def test_deliveries_of_a_batch_shrink_as_in_kafka() -> None:
-    partition = SharePartition(0)
+def test_deliveries_of_a_batch_shrink_as_in_kafka(partition: SharePartition) -> None:
     deliveries = []
     for turn in range(8):
         (got,) = partition.acquire(float(turn), "a", 20, 20, LIMITS)
@@ -300,8 +302,7 @@ def test_all_parts_of_a_delivery_that_failed_are_halves_of_it(
     assert seen == sizes
 
 
-def test_what_was_given_back_is_no_part_of_a_delivery() -> None:
-    partition = SharePartition(0)
+def test_what_was_given_back_is_no_part_of_a_delivery(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 1500, 500, LIMITS, takes_batches=True)
     partition.give_back("a", [(500, 1499)])
     for turn in range(3):
@@ -310,8 +311,7 @@ def test_what_was_given_back_is_no_part_of_a_delivery() -> None:
     assert (got.first, got.last, got.tries) == (0, 249, 4)
 
 
-def test_records_are_counted_and_not_the_offsets_between_them() -> None:
-    partition = SharePartition(0)
+def test_records_are_counted_and_not_the_offsets_between_them(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 20, 10, LIMITS)
     partition.acknowledge(0.0, "a", [AckBatch(0, 9, [1, 2] * 5)], LIMITS)
     got = partition.acquire(0.0, "a", 20, 10, LIMITS)
@@ -319,8 +319,7 @@ def test_records_are_counted_and_not_the_offsets_between_them() -> None:
     assert (got[0].first, got[-1].last) == (1, 14)
 
 
-def test_nothing_at_or_beyond_the_end_that_the_group_may_read_is_given_out() -> None:
-    partition = SharePartition(0)
+def test_nothing_at_or_beyond_the_end_that_the_group_may_read_is_given_out(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 6, 6, LIMITS)
     partition.release("a", LIMITS.attempts)
     assert partition.acquire(1.0, "a", 0, 500, LIMITS) == []
@@ -336,8 +335,7 @@ def test_an_acknowledgement_of_what_another_owner_gave_is_no_invalid_request() -
     assert new.acknowledge(0.0, "a", [AckBatch(20, 25, [1])], LIMITS) is ErrorCode.invalid_request
 
 
-def test_huge_ranges_cost_what_small_ones_do() -> None:
-    partition = SharePartition(0)
+def test_huge_ranges_cost_what_small_ones_do(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 10, 10, LIMITS)
     huge = AckBatch(0, 2**62, [1])
     assert partition.acknowledge(0.0, "a", [huge], LIMITS) is ErrorCode.invalid_request
@@ -348,8 +346,7 @@ def test_the_module_says_what_a_type_is() -> None:
     assert [kind.name for kind in AckType] == ["GAP", "ACCEPT", "RELEASE", "REJECT", "RENEW"]
 
 
-def test_a_member_renews_only_if_the_group_may() -> None:
-    partition = SharePartition(0)
+def test_a_member_renews_only_if_the_group_may(partition: SharePartition) -> None:
     partition.acquire(0.0, "a", 10, 10, LIMITS)
     fixed = LIMITS._replace(may_renew=False)
     assert partition.acknowledge(20.0, "a", [AckBatch(0, 1, [1, 4])], fixed) is ErrorCode.invalid_record_state

@@ -21,6 +21,7 @@ from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.errors import UnavailableError
 from tests.agent.groups.share.test_share_groups import CONFIGS, TOPICS, _beat
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
+from tests.patch import Patch
 
 
 def owned_by(owning: Owning) -> GroupPartitions:  # noqa: F811
@@ -107,9 +108,9 @@ async def test_a_write_that_is_on_its_way_does_not_bring_deleted_offsets_back(ow
 
 async def test_the_run_finds_a_deletion_under_a_claim_that_has_written(
     owning: Owning,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
-    monkeypatch.setattr(GroupPartitions, "stop", lambda self: True)
+    patch.replace(GroupPartitions, "stop", lambda self: True)
     with pytest.raises(Violation):
         await deletion_run(owning)
 

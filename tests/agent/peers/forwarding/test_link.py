@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -236,17 +237,17 @@ async def test_an_error_ends_one_client_and_not_the_link(
     assert second.result()[0] is ForwardOutcome.ANSWERED
 
 
-async def test_another_secret_opens_nothing(fake_clock: ManualClock, handler: Handler) -> None:
-    world = LinkWorld(fake_clock, handler, secret=b"another")
-    pending = world.forward(world.client(1), 1)
-    await world.open()
-    await world.clock.settle()
-    assert pending.result() == LOST
-    assert handler.started == []
-
-
-async def test_an_api_that_is_not_forwarded_ends_the_link(fake_clock: ManualClock, handler: Handler) -> None:
-    world = LinkWorld(fake_clock, handler, served=())
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"secret": b"another"}, id="another secret"),
+        pytest.param({"served": ()}, id="an API not forwarded"),
+    ],
+)
+async def test_a_request_that_the_other_agent_does_not_take_is_lost(
+    fake_clock: ManualClock, handler: Handler, other: dict[str, Any]
+) -> None:
+    world = LinkWorld(fake_clock, handler, **other)
     pending = world.forward(world.client(1), 1)
     await world.open()
     await world.deliver()
