@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.seeds import NIGHTLY
 from tests.tools import every_tool, write_plan
 from tests.tools.__main__ import why_not_installable
 from tests.tools.plan import VARIABLE, ToolPlan
@@ -88,7 +89,7 @@ def _run(folder: Path, chosen: argparse.Namespace, stack: ExitStack) -> int:
 
     is_part = bool(chosen.only or chosen.fast)
     plan = _plan(folder / "plan", () if is_part else _installable(chosen.all))
-    environment = {VARIABLE: str(plan.folder)}
+    environment = {VARIABLE: str(plan.folder)} | ({NIGHTLY: "1"} if chosen.all else {})
     installer = None if is_part else begin([sys.executable, "-m", "tests.tools", str(plan.folder)])
     check_log = folder / "check.log"
     check = None if is_part else begin(["make", "--no-print-directory", "check"], check_log)

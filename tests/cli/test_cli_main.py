@@ -117,7 +117,7 @@ def test_a_tools_help_lists_the_settings_that_concern_it(
     "words",
     [
         ["version"],
-        ["--help"],
+        pytest.param(["--help"], marks=pytest.mark.slow),
         pytest.param(["topics", "--help"], marks=pytest.mark.slow),
         ["shell", "-s", "snapshot", "find"],
     ],

@@ -116,6 +116,7 @@ def test_kafkajs_acls(server: DevServer) -> None:
     assert (deleted["resourceName"], deleted["errorCode"], answer["left"]) == ("kafkajs-", 0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kafka-clients")
 def test_java(server: DevServer) -> None:
     done = run_java(HERE / "AccessAdmin.java", f"{JAVA_LIBRARIES}/*", server.bootstrap)

@@ -29,6 +29,7 @@ def test_a_cluster_on_the_loopback_address(tmp_path: Path, address: str) -> None
     check(run([], str(tmp_path), address, address, "1"), [f"[{address}]"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_namespaces(), reason="needs network namespaces")
 def test_a_cluster_where_there_is_no_ipv4(tmp_path: Path) -> None:
     """As in a pod of a cluster with IPv6 only: agents bind every address and advertise the pod's."""

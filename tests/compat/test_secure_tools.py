@@ -237,6 +237,7 @@ revoked: TopicAuthorizationException
 right to write is gone."""
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("C13.2", "X2")
 def test_java_clients_without_rights_and_after_the_grant(cluster: SecureCluster, tmp_path: Path) -> None:

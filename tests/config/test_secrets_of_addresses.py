@@ -16,6 +16,7 @@ from headrace.config.shown import HIDDEN, without_secrets
 from headrace.storage.errors import HeadraceError
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.values.registry import RegistryFormat
+from tests.seeds import examples
 
 SECRET = "S3CRET"
 MALFORMED = (
@@ -85,7 +86,7 @@ def test_no_setting_with_a_secret_is_repeated_by_its_error(name: str) -> None:
             assert SECRET not in told, f"{name}={value}: {told}"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=12))
 def test_no_part_of_a_password_is_left(password: str) -> None:
     """Libraries cut an address at its delimiters, and repeat a piece in quotes."""

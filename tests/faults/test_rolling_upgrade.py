@@ -132,6 +132,7 @@ async def test_an_agent_of_the_previous_release_comes_back_without_an_error(
     load.assert_nothing_went_wrong()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X9")
 async def test_the_previous_release_is_refused_with_a_reason_once_the_level_is_raised(
     previous: Path, old_cluster: dict[str, object]

@@ -44,6 +44,7 @@ def cluster(
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C13.2", "X2")
 def test_librdkafka_writes_and_reads_in_a_group_by_each_mechanism_and_with_a_certificate(
     cluster: SecureCluster,

@@ -115,6 +115,7 @@ def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("X3")
 def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: SharedCluster) -> None:

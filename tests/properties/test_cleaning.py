@@ -18,6 +18,7 @@ from headrace.compactor import take_over
 from headrace.compactor.cleaning.key_map import BYTES_PER_KEY
 from headrace.storage.records.compression import Codec
 from tests.properties.cleaning_story import Clean, Merge, Story, Write
+from tests.seeds import examples
 
 writes = st.builds(
     Write,
@@ -91,7 +92,7 @@ def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.requirement("L2", "L3", "L4", "L6")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(steps, st.integers(0, 2**32))
 def test_readers_of_a_compacted_topic_see_what_they_are_promised(history: list[Any], seed: int) -> None:
     asyncio.run(Story(seed).tell(history))

@@ -33,6 +33,7 @@ from headrace.storage.records.header import read_header
 from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, split_sent
 from tests.compactor.model_api import ModelCompactionApi
+from tests.seeds import examples
 from tests.storage.batches import forge
 
 PARTITIONS = 3
@@ -99,7 +100,7 @@ Seen = tuple[bool, int, bool, Record]
 
 
 @pytest.mark.requirement("W9", "W10")
-@settings(max_examples=125)
+@settings(max_examples=examples(125))
 @given(steps, types, st.integers(0, 2**32))
 def test_readers_see_the_same_records(history: list[Any], compression: list[str], seed: int) -> None:
     asyncio.run(Story(compression, seed).tell(history))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, write_bound
 from load.benchmarks.compaction_simulation import Simulation, file_sizes
+from tests.seeds import examples
 
 MAX_AGE_MS = 600_000
 ALL_OLD_S = 6 * MAX_AGE_MS / 1000
@@ -141,7 +142,7 @@ class Story:
 
 
 @pytest.mark.requirement("W10")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(policies(), st.lists(st.one_of(living, idle), min_size=1, max_size=6), st.integers(1, 9), st.integers(0, 2**32))
 def test_without_expiration_a_byte_is_written_once_per_class_that_its_file_can_climb(
     drawn: tuple[PolicyLimits, MergeLimits], steps: list[Any], partitions: int, seed: int
@@ -157,7 +158,7 @@ def test_without_expiration_a_byte_is_written_once_per_class_that_its_file_can_c
 
 
 @pytest.mark.requirement("W10")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     policies(),
     st.lists(st.one_of(flushes, flushes, deaths, idle), min_size=1, max_size=8),

@@ -25,6 +25,7 @@ from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ByteRange
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.model.partition_model import ModelPartition
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 PARTITIONS = 4
@@ -33,7 +34,7 @@ DISTURBED = ("swap", "swap unread", "delay feed", "drop rows", "lose shard", "re
 
 
 @pytest.mark.requirement("W5")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(USUAL + DISTURBED), min_size=5, max_size=40), st.integers(0, 2**32))
 def test_a_disturbed_feed_never_shows_wrong_data_and_never_rewinds(steps: list[str], seed: int) -> None:
     asyncio.run(_Disturbed(seed).run(steps))

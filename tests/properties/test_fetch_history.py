@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 PARTITIONS = 3
@@ -51,7 +52,7 @@ readers = st.builds(
 
 
 @pytest.mark.requirement("W5", "W8")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(histories, st.lists(readers, min_size=1, max_size=4), st.booleans(), st.integers(0, 2**32))
 def test_readers_get_exactly_the_live_batches(
     history: list[tuple[list[Written], bool]], asks: list[Reader], late_start: bool, seed: int

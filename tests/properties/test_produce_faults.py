@@ -26,6 +26,7 @@ from tests.properties.produce_faults import (
     UnreliableStore,
     raise_leader_epochs,
 )
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 EXAMPLES = 12
@@ -146,7 +147,7 @@ def _live(seed: int, store_rate: float, metastore_rate: float, *, poison: bool =
 @given(
     seed=st.integers(0, 2**32), store_rate=st.sampled_from([0.02, 0.1, 0.3]), metastore_rate=st.sampled_from([0.2, 0.8])
 )
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=examples(EXAMPLES))
 def test_the_answers_to_clients_are_true(seed: int, store_rate: float, metastore_rate: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush_queue, "SHARES_CALL_S", 3.0)  # well below the age at which this sweeper condemns
@@ -157,7 +158,7 @@ def test_the_answers_to_clients_are_true(seed: int, store_rate: float, metastore
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=examples(EXAMPLES // 2))
 def test_poison_files_affect_no_other_file(seed: int) -> None:
     run = _live(seed, 0.05, 0.2, poison=True)
     run.check_books()
@@ -166,7 +167,7 @@ def test_poison_files_affect_no_other_file(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 def test_without_faults_everything_is_acknowledged_at_once(seed: int) -> None:
     run = _live(seed, 0.0, 0.0)
     run.check_books()

@@ -18,6 +18,7 @@ from headrace.protocol.produce_codec import ProducePartitionReply, ProduceReques
 from headrace.storage.records.check_records import RecordWork
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import BatchHeader
+from tests.seeds import examples
 from tests.storage.batches import forge, plain_batch
 
 INT16 = st.one_of(st.sampled_from([-(2**15), -2, -1, 0, 1, 2**15 - 1]), st.integers(-(2**15), 2**15 - 1))
@@ -48,7 +49,7 @@ def _of_a_transaction(header: BatchHeader) -> Refusal | None:
         }
     ),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 async def test_what_passes_validation_the_metastore_takes(count: int, attributes: int, fields: dict[str, int]) -> None:
     """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/staging.py).
 

@@ -11,6 +11,7 @@ from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Trial
 from tests.properties.commit_machine import machine_on
 from tests.properties.recreation_machine import RecreationMachine
+from tests.seeds import examples
 
 GOES_ON = "goes_on_after_deletion"
 BUGS = {
@@ -35,7 +36,7 @@ PLANTED = PlantedBugs("recreation machine", most=100)
 @pytest.mark.requirement("W7")
 def test_producers_go_on_as_the_model_says(metastore_url: str) -> None:
     with machine_on(metastore_url, RecreationMachine) as machine:
-        run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30))
+        run_state_machine_as_test(machine, settings=settings(max_examples=examples(30), stateful_step_count=30))
 
 
 @pytest.mark.slow

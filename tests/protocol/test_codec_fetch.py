@@ -25,12 +25,13 @@ from headrace.storage.errors import InvalidError
 from tests.protocol.client_vectors import vectors, with_flipped_bits
 from tests.protocol.codec_views import endpoints, fetch_view, kio_fetch_view, milliseconds
 from tests.protocol.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write
+from tests.seeds import examples
 
 VERSIONS = range(4, 19)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.data())
 def test_requests_decode_as_kio_wrote_them(version: int, data: st.DataObject) -> None:
     theirs = data.draw(entities(schema(1, version).request_type))
@@ -57,13 +58,13 @@ def test_a_false_length_is_refused(version: int, body: bytes) -> None:
         decode_fetch(memoryview(body), version)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(4, 18), st.binary(max_size=200))
 def test_noise_is_refused_or_read(version: int, noise: bytes) -> None:
     _decode_or_refuse(noise, version)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([v for v in vectors() if v.api_key == 1]), st.data())
 def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> None:
     _decode_or_refuse(with_flipped_bits(vector, data), vector.version)
@@ -103,7 +104,7 @@ REPLIES = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(correlation_id=INT32, reply=REPLIES)
 def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: FetchReply) -> None:
     data = b"".join(encode_fetch_response(correlation_id, version, reply))

@@ -14,6 +14,7 @@ from headrace.protocol import metadata_codec as codec
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.typed import Schema, schema
 from headrace.protocol.wire import size_prefix
+from tests.seeds import examples
 
 METADATA = 3
 VERSIONS = range(APIS[METADATA].min_version, APIS[METADATA].max_version + 1)
@@ -70,7 +71,7 @@ def own_topic(version: int, fields: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(found=st.lists(topics, max_size=3), operations=int32, agents=st.lists(shown_agents, max_size=200))
 def test_a_response_in_parts_is_the_whole_response(
     version: int, found: list[dict[str, Any]], operations: int, agents: list[codec.ShownAgent]

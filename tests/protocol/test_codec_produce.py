@@ -28,12 +28,13 @@ from headrace.storage.errors import InvalidError
 from tests.protocol.client_vectors import vectors, with_flipped_bits
 from tests.protocol.codec_views import endpoints, kio_produce_view, milliseconds, produce_view
 from tests.protocol.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write
+from tests.seeds import examples
 
 VERSIONS = range(3, 14)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.data())
 def test_requests_decode_as_kio_wrote_them(version: int, data: st.DataObject) -> None:
     theirs = data.draw(entities(schema(0, version).request_type))
@@ -104,13 +105,13 @@ def test_records_that_pass_the_end_are_named() -> None:
         decode_produce(memoryview(body), 9)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 13), st.binary(max_size=200))
 def test_noise_is_refused_or_read(version: int, noise: bytes) -> None:
     _decode_or_refuse(noise, version)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([v for v in vectors() if v.api_key == 0]), st.data())
 def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> None:
     _decode_or_refuse(with_flipped_bits(vector, data), vector.version)
@@ -147,7 +148,7 @@ REPLIES = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(correlation_id=INT32, reply=REPLIES)
 def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: ProduceReply) -> None:
     data = b"".join(encode_produce_response(correlation_id, version, reply))

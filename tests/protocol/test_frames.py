@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from headrace.protocol.frames import DIRECT_BYTES, FrameReader, read_request_header
 from headrace.storage.errors import InvalidError
 from tests.agent.listener.listener_client import frame
+from tests.seeds import examples
 
 LIMIT = 1024 * 1024
 GROWN_BY_LARGE_FRAMES = """
 from pathlib import Path
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.protocol.frames import FrameHead, FrameReader
+from tests.seeds import examples
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -57,7 +59,7 @@ def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
         frames.append(whole)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.lists(st.integers(1, 40), max_size=30))
 def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[int], cuts: list[int]) -> None:
     stream = b"".join(frame(i, bytes([i]) * size) for i, size in enumerate(bodies))

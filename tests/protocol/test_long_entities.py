@@ -21,6 +21,7 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.typed import reply, schema
 from tests.patch import Patch
 from tests.protocol.kio_entities import entities, kio_write
+from tests.seeds import examples
 
 LISTS = (
     ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_GROUPS,
@@ -41,7 +42,7 @@ async def nothing(units: int) -> None:
     """Count nothing."""
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data(), block=st.integers(1, 4))
 def test_the_bytes_are_kios_however_few_elements_a_step_has(data: st.DataObject, block: int) -> None:
     api = APIS[data.draw(st.sampled_from(LISTS))]

@@ -14,6 +14,7 @@ from headrace.protocol.throttle_time import with_throttle_time
 from headrace.protocol.typed import schema
 from tests.protocol.kio_entities import entities, kio_read
 from tests.protocol.test_typed import PAIRS
+from tests.seeds import examples
 
 THROTTLE_MS = 54_321
 
@@ -25,7 +26,7 @@ def _without_tags(entity: Any) -> Any:
 
 
 @pytest.mark.parametrize(("api_key", "version"), PAIRS)
-@settings(max_examples=2)
+@settings(max_examples=examples(2))
 @given(st.data())
 def test_the_throttle_time_is_where_clients_read_it(api_key: int, version: int, data: st.DataObject) -> None:
     served = schema(api_key, version)

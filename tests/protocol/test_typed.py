@@ -18,6 +18,7 @@ from headrace.protocol.wire import uvarint
 from headrace.storage.errors import InvalidError
 from tests.protocol.client_vectors import vectors
 from tests.protocol.kio_entities import entities, kio_read, kio_write
+from tests.seeds import examples
 
 PAIRS = [
     (api.key, version)
@@ -30,7 +31,7 @@ LATER = [(24, 5), (25, 4), (32, 4), (36, 2), (44, 1), (45, 1), (49, 1), (62, 4),
 
 
 @pytest.mark.parametrize(("api_key", "version"), PAIRS + LATER)
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @given(st.data())
 def test_requests_are_read_as_kio_reads_them(api_key: int, version: int, data: st.DataObject) -> None:
     found = schema(api_key, version)
@@ -98,7 +99,7 @@ def test_a_false_length_is_refused(api_key: int, version: int, body: bytes) -> N
 TYPED = [v for v in vectors() if v.api_key in APIS and v.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH) and len(v.body)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(TYPED), st.data())
 def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> None:
     body = bytearray(vector.body)

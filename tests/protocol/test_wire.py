@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from headrace.protocol import wire
 from headrace.storage.errors import InvalidError
+from tests.seeds import examples
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 2**32 - 1))
 def test_varints_survive(value: int) -> None:
     data = wire.uvarint(value)
@@ -30,14 +31,14 @@ def test_a_varint_that_ends_too_early_is_malformed(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(value=st.none() | st.text(max_size=200))
 def test_strings_survive(flexible: bool, value: str | None) -> None:
     data = wire.string(value, flexible)
     assert wire.read_string_or_null(memoryview(data), 0, flexible) == (value, len(data))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.dictionaries(st.integers(0, 300), st.binary(max_size=200), max_size=4))
 def test_tags_survive(fields: dict[int, bytes]) -> None:
     data = wire.tags(dict(sorted(fields.items())))

@@ -19,6 +19,7 @@ from headrace.scan.errors import OptionError
 from headrace.scan.export import values as export_values
 from headrace.scan.export.json_schema import JSON_TEXT
 from headrace.scan.export.values import infer_schema, schema_of, schema_text, with_values
+from tests.seeds import examples
 
 NUMBERS = st.integers(-(10**40), 10**40) | st.sampled_from([1, 2**53 + 1, 2**63, -(2**63) - 1, 1.5, -0.0, 1e300])
 SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=3) | st.just("2020-01-01T10:00:00+05:00")
@@ -97,7 +98,7 @@ def check(sample: list[bytes | None], later: list[bytes | None]) -> None:
         assert means(cell, None if value is None else json.loads(value), whole)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.none() | WELL_FORMED, min_size=1, max_size=4), st.lists(st.none() | WELL_FORMED | OTHERS, max_size=4)
 )

@@ -31,6 +31,7 @@ from tests.agent.fetch.fetch_world import World
 from tests.generated_examples import FEW, by_seed_alone
 from tests.planted import PlantedBugs, Trial
 from tests.properties.test_compaction import Story, steps, types
+from tests.seeds import examples
 from tests.storage.altered_reads import reads_of
 
 SCHEMA = arrow_schema((*COLUMNS, HEADERS))
@@ -86,7 +87,7 @@ def scan(world: World, task: splits.Split) -> list[SCHEMA_ROW]:
 
 
 @pytest.mark.requirement("X6.1")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps, types, st.integers(0, 2**32))
 def test_a_scan_returns_what_a_consumer_reads(history: list[Any], compression: list[str], seed: int) -> None:
     asyncio.run(ScanStory(compression, seed).tell(history))

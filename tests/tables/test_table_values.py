@@ -29,6 +29,7 @@ from headrace.tables.values import columns as c
 from headrace.tables.values import open as opening
 from headrace.tables.values.fractions import Moved
 from tests.planted import PlantedBugs, Trial
+from tests.seeds import examples
 from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tables.registry import avro_bytes
 from tests.tables.test_valued_tables import named, renamed
@@ -162,7 +163,7 @@ KINDS = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_rows_of_any_type_and_slice_stay_what_they_are(data: st.DataObject) -> None:
     kind = data.draw(KINDS)

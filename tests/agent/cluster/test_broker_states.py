@@ -18,6 +18,7 @@ from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import a_membership
 from tests.manual_clock import ManualClock
+from tests.seeds import examples
 
 KAFKAS = {
     "NOT_RUNNING": 0,
@@ -85,7 +86,7 @@ FAULTS = st.lists(st.tuples(st.sampled_from(("fence", "away", "unknown", "pass")
 
 
 @pytest.mark.requirement("C7")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FAULTS)
 async def test_an_agent_always_runs_after_recovery(faults: list[tuple[str, float]]) -> None:
     """However often it is fenced, and whichever calls fail: STARTING, RECOVERY, RUNNING, each time in this order."""

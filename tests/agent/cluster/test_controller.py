@@ -22,6 +22,7 @@ from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 from tests.patch import Patch
+from tests.seeds import examples
 
 
 @pytest.mark.requirement("C15")
@@ -64,7 +65,7 @@ async def _takes_over_in_time(frozen_at: float) -> None:
 
 
 @pytest.mark.requirement("C15")
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.floats(0, 3))
 async def test_a_standby_that_asks_rarely_takes_over_within_the_lease(frozen_at: float) -> None:
     await _takes_over_in_time(frozen_at)
@@ -272,7 +273,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.requirement("C15")
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(STEPS, st.sampled_from((0.0, 0.3, 0.8)))
 async def test_no_two_consider_themselves_active_while_processes_stop_and_resume(
     steps: list[tuple[str, int, float]], latency: float

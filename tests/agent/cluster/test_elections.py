@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.agent.cluster import elections
 from headrace.agent.cluster.elections import REMEMBERED_MAX, ROLE_CHARACTERS_MAX, Elections, score
 from tests.patch import Patch
+from tests.seeds import examples
 
 SHARDS = 12
 node_ids = st.frozensets(st.integers(0, 9), max_size=7)
@@ -51,7 +52,7 @@ def wrong(history: list[tuple[frozenset[int], set[int]]]) -> str | None:
     return None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(steps)
 def test_winners_are_those_among_all_agents(history: list[tuple[frozenset[int], set[int]]]) -> None:
     assert wrong(history) is None

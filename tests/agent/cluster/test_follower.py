@@ -20,6 +20,7 @@ from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.storage.errors import CorruptError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.seeds import examples
 
 
 @pytest.mark.requirement("C1")
@@ -51,7 +52,7 @@ async def test_who_was_away_finds_out_what_was_deleted_meanwhile(api: FakeCluste
 
 
 @pytest.mark.requirement("C1")
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(2, 5))
 async def test_any_steps_give_the_image_of_the_whole_log(appends: list[int], page: int) -> None:
     api = FakeClusterApi(ManualClock())

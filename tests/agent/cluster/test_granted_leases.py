@@ -101,7 +101,7 @@ async def run(seed: int, api: Callable[[ManualClock], FakeClusterApi] = FakeClus
         await world.stop()
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 4 else pytest.mark.slow) for seed in SEEDS])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 2 else pytest.mark.slow) for seed in SEEDS])
 async def test_what_a_holder_trusts_is_not_ended_by_others(seed: int) -> None:
     await run(seed)
 

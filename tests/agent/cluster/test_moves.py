@@ -34,6 +34,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from tests.metastore.log.log_histories import agent_record, partition_record, random_history, topic_records
+from tests.seeds import examples
 
 SHARDS = 4
 TOPIC = uuid.UUID(int=1)
@@ -53,7 +54,7 @@ def leaders(image: MetadataImage) -> Iterator[tuple[tuple[uuid.UUID, int], tuple
             yield (topic.topic_id, index), tuple(agent and agent.node_id for agent in found)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**32), st.integers(5, 60), st.integers(0, 100), st.booleans())
 def test_each_move_shows_in_the_image_however_many_records_are_applied_at_once(
     seed: int, steps: int, percent: int, is_spread: bool

@@ -18,6 +18,7 @@ from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.api.agents import LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
+from tests.seeds import examples
 
 SHARDS = 16
 
@@ -33,7 +34,7 @@ def routes(*agents: AgentImage) -> Routes:
 node_ids = st.sets(st.integers(0, 10_000), min_size=2, max_size=12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(node_ids, st.data())
 def test_only_the_share_of_a_lost_agent_moves(nodes: set[int], data: st.DataObject) -> None:
     lost = data.draw(st.sampled_from(sorted(nodes)))
@@ -77,7 +78,7 @@ def test_partitions_of_one_shard_share_a_leader() -> None:
 
 
 @pytest.mark.requirement("W15")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8))
 def test_a_zone_with_a_live_agent_keeps_its_clients(racks: list[str | None]) -> None:
     cluster = routes(*(agent(n, rack) for n, rack in enumerate(racks)))
@@ -101,7 +102,7 @@ def pinned(*agents: AgentImage, replicas: tuple[int, ...], adding: tuple[int, ..
 
 
 @pytest.mark.requirement("C9")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.permutations(range(6)), st.sets(st.integers(0, 5), max_size=5))
 def test_a_reassignment_pins_its_first_live_agent_and_no_other_partition(order: list[int], fenced: set[int]) -> None:
     agents = [agent(n, fenced=n in fenced) for n in range(6)]
@@ -173,7 +174,7 @@ def an_image(held: dict[int, tuple[str | None, bool]], count: int, level: int) -
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(histories, st.randoms(use_true_random=False))
 def test_routes_of_a_chain_of_images_decide_as_if_they_were_made_alone(
     history: list[tuple[dict[int, tuple[str | None, bool]], int, int]], rng: random.Random

@@ -20,6 +20,7 @@ from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, TENTHS, is
 from headrace.metastore.api.agents import CHOSEN_FEATURES, LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
+from tests.seeds import examples
 
 SHARDS = 16
 Deal = Callable[[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, ...]]
@@ -43,14 +44,14 @@ def is_even(leaders: tuple[int, ...], live: tuple[int, ...]) -> bool:
     return sum(shares) == len(leaders) and max(shares) - min(shares) <= 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(topics, st.integers(0, 300), node_ids, st.data())
 def test_leaders_differ_by_at_most_one(topic: int, count: int, nodes: tuple[int, ...], data: st.DataObject) -> None:
     live = tuple(sorted(data.draw(st.sets(st.sampled_from(nodes), min_size=1))))
     assert is_even(spread(topic, count, nodes, live), live)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(topics, st.integers(1, 300), node_ids.filter(lambda ids: len(ids) > 1), st.data())
 def test_only_the_partitions_of_one_that_goes_move(
     topic: int, count: int, nodes: tuple[int, ...], data: st.DataObject

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+from tests.seeds import examples
 
 LEASE_SECONDS = TIMES.lease_ms / 1000
 
 
 @pytest.mark.requirement("C15")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.floats(0, LEASE_SECONDS).map(lambda s: 10 + s),
     st.lists(st.floats(0, LEASE_SECONDS), min_size=1, max_size=3),

@@ -13,6 +13,7 @@ from headrace.metastore.api.read import Extent
 from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch.fetch_world import World
+from tests.seeds import examples
 from tests.storage.batches import forge
 
 MAX_TIMESTAMP = -3
@@ -117,7 +118,7 @@ def check(sent: list[tuple[list[int], int] | None], log_start: int) -> None:
 
 
 @given(SENT, st.integers(0, 6))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_the_answer_is_what_a_scan_finds(sent: list[tuple[list[int], int] | None], log_start: int) -> None:
     check(sent, log_start)
 

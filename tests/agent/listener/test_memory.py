@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.listener.memory import MemoryBudget
+from tests.seeds import examples
 
 
 def test_a_small_frame_does_not_overtake_a_large_one() -> None:
@@ -54,7 +55,7 @@ def test_ten_thousand_waiters_that_give_up_at_once_do_not_nest() -> None:
     assert (budget.in_use_bytes, budget.waiting) == (0, 0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "release", "withdraw"]), st.integers(1, 150)), max_size=60))
 def test_any_history_keeps_the_bound_and_the_order(history: list[tuple[str, int]]) -> None:
     total = 100
@@ -114,7 +115,7 @@ def test_large_frames_leave_a_reserve_to_small_ones() -> None:
     assert granted == ["small", "large"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["reserve", "release", "withdraw"]), st.integers(1, 90), st.sampled_from("abc")),

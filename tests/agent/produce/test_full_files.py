@@ -17,6 +17,7 @@ from headrace.agent.produce import pipeline
 from headrace.agent.produce.flush_policy import FlushLimits
 from headrace.storage.objects.delayed import DelayedStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 ROUNDS = 20
@@ -46,7 +47,7 @@ def _files_max(depth: int) -> int:
 
 
 @pytest.mark.requirement("X8")
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     depth=st.integers(1, 8),
     put_seconds=st.sampled_from([0.001, 0.002, 0.0025]),

@@ -22,6 +22,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, batch_crc, read_header
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 MAX_BYTES = 65_536
@@ -70,7 +71,7 @@ async def _arrival(data: bytes, owner: int = -2) -> Arrival:
     max_bytes=st.sampled_from([0, 300, 1_000, MAX_BYTES]),
     accepted=st.lists(st.sampled_from([0, 100, 400, MAX_BYTES]), min_size=14, max_size=14),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 async def test_reading_back_gives_the_same_records_at_the_acknowledged_offsets(
     batches: list[tuple[str, list[Row]]],
     max_bytes: int,
@@ -121,7 +122,7 @@ async def test_small_batches_become_one_and_idempotent_ones_never() -> None:
     assert [len(laid.members) for laid in join(plain, 0)] == [1] * MEMBERS_MIN
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     junk=st.one_of(st.binary(min_size=7, max_size=60), st.just(b"\x80" * 40)),
     place=st.integers(0, MEMBERS_MIN),

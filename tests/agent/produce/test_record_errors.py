@@ -15,11 +15,12 @@ from headrace.protocol.produce_codec import RecordError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from tests.patch import Patch
+from tests.seeds import examples
 
 COMPACTED = TopicRules(max_bytes=1 << 20, needs_keys=True, opens_records=True)
 
 
-@settings(deadline=None, database=None, derandomize=True, max_examples=50)
+@settings(deadline=None, database=None, derandomize=True, max_examples=examples(50))
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.sampled_from([Codec.NONE, Codec.LZ4]))
 def prove(has_key: list[bool], codec: Codec) -> None:
     records = [Record(at, 1_000, b"k" if keyed else None, b"v") for at, keyed in enumerate(has_key)]

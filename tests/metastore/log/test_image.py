@@ -24,13 +24,14 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import CorruptError, UnsupportedFeatureError
 from tests.metastore.log.log_histories import agent_record, partition_record, random_history, topic_records
+from tests.seeds import examples
 
 
 def _image(*records: MetadataRecord, base: MetadataImage | None = None) -> MetadataImage:
     return apply(base or MetadataImage(), [encode_record(record) for record in records])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2**32), st.integers(0, 40), st.lists(st.integers(0, 60), max_size=4))
 def test_any_prefix_and_the_rest_give_the_same_as_all(seed: int, steps: int, cuts: list[int]) -> None:
     log = random_history(seed, steps)

@@ -20,6 +20,7 @@ from headrace.metastore.log.records import decode_record, encode_record, record_
 from headrace.metastore.log.wire import Reader, Tag, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.metastore.log.golden_records import GOLDEN, ID, ID_HEX, OWN_NAMES, SEEDS_NAMES
+from tests.seeds import examples
 
 
 @pytest.mark.requirement("C2")
@@ -31,7 +32,7 @@ def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
 
 
 @pytest.mark.requirement("C2")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.deferred(lambda: ANY_RECORD))
 def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: MetadataRecord) -> None:
     """Unsigned varints: 0, the record type, 0, then the payload. The key is null (test_metadata_topic.py)."""
@@ -84,13 +85,13 @@ def _instances(cls: type) -> st.SearchStrategy[Any]:
 ANY_RECORD = st.sampled_from(record_types()).flatmap(_instances)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(ANY_RECORD)
 def test_what_was_encoded_is_decoded(record: MetadataRecord) -> None:
     assert decode_record(encode_record(record)) == record
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(ANY_RECORD, st.data())
 def test_a_record_that_is_cut_off_or_has_surplus_bytes_is_corrupt(record: MetadataRecord, data: st.DataObject) -> None:
     whole = encode_record(record)
@@ -101,7 +102,7 @@ def test_a_record_that_is_cut_off_or_has_surplus_bytes_is_corrupt(record: Metada
         decode_record(whole + b"\x00")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 115)]))
 def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int) -> None:
     try:
@@ -112,7 +113,7 @@ def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int)
 
 
 @pytest.mark.requirement("C2")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.deferred(lambda: ANY_RECORD), st.integers(0, 200), st.binary(max_size=200))
 def test_a_tagged_field_of_a_newer_writer_is_skipped_in_every_type(
     record: MetadataRecord, tag: int, body: bytes
@@ -178,7 +179,7 @@ def test_corrupt_bytes_are_named(data: str, named: str) -> None:
         decode_record(bytes.fromhex(data))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(ANY_RECORD)
 def test_the_short_way_to_read_a_partition_says_what_the_long_one_says(record: MetadataRecord) -> None:
     short = plain_partition(encode_record(record))

@@ -19,12 +19,13 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot, snapshot_records
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError
 from tests.metastore.log.log_histories import random_history, topic_records
+from tests.seeds import examples
 
 SEEDS = st.integers(0, 2**32)
 
 
 @pytest.mark.requirement("C3")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(SEEDS, st.integers(0, 60), st.integers(0, 200))
 def test_any_snapshot_and_the_log_after_it_give_the_same_image(seed: int, steps: int, cut: int) -> None:
     log = random_history(seed, steps)
@@ -35,7 +36,7 @@ def test_any_snapshot_and_the_log_after_it_give_the_same_image(seed: int, steps:
 
 
 @pytest.mark.requirement("C3")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(SEEDS, st.integers(0, 40))
 def test_no_record_of_a_snapshot_can_be_left_out(seed: int, steps: int) -> None:
     image = apply(MetadataImage(), random_history(seed, steps))
@@ -68,7 +69,7 @@ def test_the_file_format_is_frozen() -> None:
     assert body == bytes([len(bytes.fromhex(numbered))]) + bytes.fromhex(numbered)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_a_damaged_or_cut_file_is_never_taken_for_a_whole_one(data: st.DataObject) -> None:
     whole = bytearray(_file())

@@ -61,6 +61,7 @@ def with_key(record: LifecycleRecord) -> LifecycleRecord:
     return dataclasses.replace(record, broker_leader_epoch=EPOCH, end_offset=END_OFFSET)
 
 
+@pytest.mark.slow
 @kafka
 def test_kafka_writes_the_golden_records_of_version_0() -> None:
     assert [line.split("\t") for line in ask_kafka("write")] == golden("lifecycle_v0.tsv")

@@ -28,6 +28,7 @@ from headrace.metastore.api.transaction_state import (
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
 from tests.planted import PlantedBugs, Trial
+from tests.seeds import examples
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
 UNKNOWN, INVALID = TransactionVerdict.UNKNOWN_PRODUCER, TransactionVerdict.INVALID_STATE
@@ -186,7 +187,7 @@ def play(actions: list[Action], rules: Any = policy, epoch: int = 0) -> Story:
 
 
 @given(st.lists(ACTIONS, max_size=LENGTH), st.sampled_from([0, EPOCH_MAX - 1, EPOCH_MAX]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_only_the_holder_acts_and_each_transaction_ends_once(actions: list[Action], epoch: int) -> None:
     play(actions, epoch=epoch)
 

@@ -16,6 +16,7 @@ from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.ranges import merge_ranges, read_each
 from headrace.storage.objects.store import ByteRange
 from tests.manual_clock import ManualClock
+from tests.seeds import examples
 
 SIZE = 400
 RANGES = st.lists(
@@ -54,7 +55,7 @@ class CountingStore(StoreDecorator):
         return await super().get(key, byte_range)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(RANGES, GAPS)
 def test_each_range_gets_its_own_bytes(ranges: list[ByteRange], gap: int) -> None:
     async def read() -> None:

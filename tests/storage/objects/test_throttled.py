@@ -12,9 +12,10 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.objects.throttled import ThrottledStore, TokenBucket
 from tests.manual_clock import ManualClock
+from tests.seeds import examples
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     rate=st.floats(1, 1000),
     asked=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 2000)), min_size=1, max_size=12),

@@ -19,6 +19,7 @@ from headrace.storage.records.errors import (
     UnsupportedMagicError,
 )
 from headrace.storage.records.header import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
+from tests.seeds import examples
 from tests.storage.batches import forge, plain_batch
 
 CLIENT_BATCHES = Path(__file__).parents[2] / "golden" / "client_batches.tsv"
@@ -145,7 +146,7 @@ def test_split_refuses_a_cut_off_batch(cut: int) -> None:
         split_batches(memoryview(plain_batch() + plain_batch()[:-cut]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_under_the_checksum_never_passes(data: st.DataObject) -> None:
     batch = bytearray(plain_batch(5))
@@ -155,7 +156,7 @@ def test_a_flipped_bit_under_the_checksum_never_passes(data: st.DataObject) -> N
         check(bytes(batch))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(junk=st.binary(max_size=200), prefix=st.integers(0, 70))
 def test_garbage_is_refused_under_a_known_error(junk: bytes, prefix: int) -> None:
     records = memoryview(plain_batch()[:prefix] + junk)

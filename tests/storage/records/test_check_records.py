@@ -15,6 +15,7 @@ from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec, compress
 from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordError
 from headrace.storage.records.header import HEADER_BYTES, read_header
+from tests.seeds import examples
 from tests.storage.batches import crowded_batch, forge, plain_batch
 
 pytestmark = pytest.mark.requirement("X7")
@@ -113,7 +114,7 @@ def test_what_does_not_unpack_is_corrupt(codec: Codec) -> None:
         _check(batch)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from([3, 80, _MANY]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
@@ -131,7 +132,7 @@ def test_what_passes_can_be_read(count: int, changes: list[tuple[int, int]]) -> 
     assert len(decode_records(batch)) == count
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=1_500), st.sampled_from([1, 5, 80, _MANY]))
 def test_noise_is_refused_by_name(noise: bytes, count: int) -> None:
     try:

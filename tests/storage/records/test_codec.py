@@ -18,6 +18,7 @@ from headrace.storage.records.codec import MAX_OPENED_RECORDS, Record, decode_re
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import HEADER_BYTES, read_header
+from tests.seeds import examples
 from tests.storage.batches import BASE_TIME_MS, crowded_batch, forge, plain_batch, varint
 
 payloads = st.none() | st.binary(max_size=40)
@@ -36,7 +37,7 @@ def record_lists(draw: st.DrawFn) -> list[Record]:
     return records
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(records=record_lists(), codec=st.sampled_from(Codec), before=st.integers(0, 5), after=st.integers(0, 5))
 def test_what_goes_in_comes_out(records: list[Record], codec: Codec, before: int, after: int) -> None:
     base, last = max(0, records[0].offset - before), records[-1].offset + after
@@ -202,7 +203,7 @@ def test_only_sound_batches_are_opened(fields: dict[str, int]) -> None:
         decode_records(memoryview(plain_batch()[:40]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(codec=st.sampled_from(Codec), data=st.data())
 def test_damage_under_a_valid_checksum_is_corrupt_or_harmless(codec: Codec, data: st.DataObject) -> None:
     """With a CRC over damaged bytes a reader gets CorruptError or different records, never a crash."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.errors import CorruptError
 from headrace.storage.segment.reader import read_footer, verify_segment, walk_batches
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 from tests.storage.segments import Placed, lay_out
 
@@ -58,7 +59,7 @@ def test_every_truncation_is_found() -> None:
         judge(FILE[:size])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_overwritten_bytes(changes: list[tuple[int, int]]) -> None:
     damaged = bytearray(FILE)
@@ -67,14 +68,14 @@ def test_overwritten_bytes(changes: list[tuple[int, int]]) -> None:
     judge(bytes(damaged))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(start=places, end=places, to=places)
 def test_bytes_moved_dropped_or_doubled(start: int, end: int, to: int) -> None:
     judge(FILE[:to] + FILE[min(start, end) : max(start, end)] + FILE[to:])
     judge(FILE[: min(start, end)] + FILE[max(start, end) :])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(cut=places, other_cut=places)
 def test_two_files_spliced(cut: int, other_cut: int) -> None:
     judge(FILE[:cut] + OTHER[other_cut:])
@@ -87,14 +88,14 @@ def test_two_files_spliced_between_batches() -> None:
             judge(FILE[: entry.position + position] + OTHER[entry.position + position :])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(foreign=st.binary(max_size=400), tail=places)
 def test_foreign_bytes(foreign: bytes, tail: int) -> None:
     judge(foreign)
     judge(foreign + FILE[tail:])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(junk=st.binary(max_size=200), kept=st.integers(0, len(FILE)))
 def test_walking_junk(junk: bytes, kept: int) -> None:
     buffer = FILE[16:kept] + junk

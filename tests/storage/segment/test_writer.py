@@ -13,6 +13,7 @@ from headrace.storage.records.header import LOG_APPEND_TIME_BIT, read_header
 from headrace.storage.segment import format as segment_format
 from headrace.storage.segment.reader import read_footer, verify_segment, walk_batches
 from headrace.storage.segment.writer import SegmentWriter
+from tests.seeds import examples
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 from tests.storage.segments import Placed, lay_out, sort_for_file
 
@@ -27,7 +28,7 @@ placements = st.lists(
 
 
 @pytest.mark.requirement("W6")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(placed=placements)
 def test_a_file_holds_its_batches_sorted_by_topic_then_partition_in_arrival_order(placed: list[Placed]) -> None:
     ordered = sort_for_file(placed)

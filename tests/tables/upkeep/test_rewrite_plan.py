@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.tables.upkeep.rewrite_plan import RewriteLimits, SmallFile, plan_rewrites, tier_of
+from tests.seeds import examples
 
 FILES = st.lists(
     st.builds(
@@ -50,7 +51,7 @@ def rewritten(files: Sequence[SmallFile], limits: RewriteLimits, number: itertoo
     return list(left.values())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(FILES, LIMITS)
 def test_plans_of_a_partition_without_new_files_end(files: list[SmallFile], limits: RewriteLimits) -> None:
     number = itertools.count(100)

@@ -24,6 +24,7 @@ from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.values import columns as c
 from headrace.tables.values.protobuf import ProtobufSchema, message_indexes
 from headrace.tables.values.registry import RegistryFormat
+from tests.seeds import examples
 from tests.tables.registry import FakeRegistry, wire
 
 pytestmark = pytest.mark.requirement("X11")
@@ -175,7 +176,7 @@ def ordered(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages())
 def test_random_messages_are_read_as_they_were_written(made: Made) -> None:
     proto = file_of(made.descriptor)

@@ -15,6 +15,7 @@ from headrace.agent.access.authorization.acl_index import EMPTY, AclVerdict, Sub
 from headrace.agent.access.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from tests.agent.access.acls import an_acl
+from tests.seeds import examples
 
 NAMES = ["a", "ab", "abc", "b", "ba", "*", "hardcode"]
 HOSTS = ["10.0.0.1", "10.0.0.2", "::1", "*"]
@@ -79,7 +80,7 @@ def naive(
     return AclVerdict.ALLOWED if allowed else AclVerdict.DENIED
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.frozensets(acls, max_size=12), min_size=1, max_size=4), subjects)
 def test_every_decision_is_the_naive_one(history: list[frozenset[AccessControlRecord]], subject: Subject) -> None:
     index = EMPTY
@@ -89,7 +90,7 @@ def test_every_decision_is_the_naive_one(history: list[frozenset[AccessControlRe
             assert index.decide(subject, asked, kind, name) is naive(known, subject, asked, kind, name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.frozensets(acls, max_size=8), subjects)
 def test_any_resource_is_allowed_as_kafka_says(known: frozenset[AccessControlRecord], subject: Subject) -> None:
     """Written from Authorizer.authorizeByResourceType: operations are not implied, and a deny of all counts."""

@@ -23,6 +23,7 @@ from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.protocol.request import ClientConnection, Request, Response
 from tests.agent.listener.listener_client import Client, limits, listening, until
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.seeds import examples
 from tests.storage.batches import plain_batch
 
 LONGEST_CLIENT_ID = 32_767
@@ -136,7 +137,7 @@ def test_a_client_that_went_is_followed_by_one_that_came() -> None:
     assert counted.shown("received_bytes")[OTHERS] >= 10_000_000
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @example([(number, number, 0.5) for number in range(40)] * 3, 3)
 @given(
     st.lists(

@@ -22,6 +22,7 @@ from headrace.agent.access.quotas.sharing import (
     own_share,
 )
 from tests.patch import Patch
+from tests.seeds import examples
 
 KEY = BucketKey(PRODUCE, "alice", None)
 RATE = 1_000_000.0
@@ -103,7 +104,7 @@ def test_a_client_that_moves_between_agents_keeps_its_rate() -> None:
     assert sum(passed) == pytest.approx(60 * RATE, rel=0.1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 4), st.integers(0, 2**32), st.floats(0.0, 0.5))
 def test_no_pattern_of_demand_gets_more_than_the_rate(count: int, seed: int, lose: float) -> None:
     """Also clients that pause and come back at other agents, and agents that do not learn of each other for a while."""

@@ -30,6 +30,7 @@ from headrace.agent.groups.group_values import (
     SyncAnswer,
     SyncRequest,
 )
+from tests.seeds import examples
 
 SESSION, REBALANCE = 10.0, 60.0
 
@@ -359,5 +360,5 @@ class GroupMachine(RuleBasedStateMachine):
             assert owner == client.member_id or (client.instance_id and owner.startswith(f"{client.instance_id}-"))
 
 
-GroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+GroupMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestGroupMachine = GroupMachine.TestCase

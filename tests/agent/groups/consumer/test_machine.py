@@ -20,6 +20,7 @@ from headrace.agent.groups.consumer.saved import decode, from_topics
 from headrace.agent.groups.group_values import MemberRef
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
+from tests.seeds import examples
 
 NAMES = ("a", "b", "c")
 
@@ -198,5 +199,5 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert client.owned <= client.wants()
 
 
-ConsumerGroupMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
+ConsumerGroupMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40)
 TestConsumerGroupMachine = ConsumerGroupMachine.TestCase
