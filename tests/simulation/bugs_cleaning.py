@@ -1,4 +1,4 @@
-"""Deliberate bugs in cleaning by key: each must be caught in the schedules of test_cleaning.py."""
+"""Deliberate bugs in cleaning by key: each must be caught in the schedules of suites.CLEANING."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.storage.records.codec import Record
 from tests.compactor.model_api import ModelCleaningApi
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.cleaner import CleaningDatabase
 from tests.simulation.problems import Kind
 
@@ -96,6 +96,3 @@ def the_active_part_is_cleaned(patch: Patch) -> None:
         return found
 
     original = patch.replace(ModelCleaningApi, "cleanable_extents", cleanable)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the life of the metastore: each must be caught in schedules with failovers (test_failovers.py)."""
+"""Deliberate bugs in the life of the metastore: each must be caught in suites.FAILING_OVER."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
 from tests.patch import Patch
 from tests.simulation import database, failovers
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
 from tests.simulation.metadata import Metadata
@@ -184,6 +184,3 @@ def notes_of_late_refusals_last(patch: Patch) -> None:
         self._life_began_at = -math.inf
 
     original = patch.replace(RefusedSequences, "life_begins", life_begins)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

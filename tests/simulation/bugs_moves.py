@@ -7,7 +7,7 @@ from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import LastStored
 from headrace.metastore.api.commit import BatchAnswer
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 
@@ -37,6 +37,3 @@ def only_agents_that_come_and_go_unsettle_a_connection(patch: Patch) -> None:
     original = patch.replace(LastStored, "is_settled", is_settled)
     patch.replace(last_stored, "_moved_at", lambda image, batch: image.moved_at)
     patch.replace(last_stored, "_all_came_here", lambda known, batch, end, is_appended: True)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the lifecycle of remote segments: each must be caught (test_segments.py)."""
+"""Deliberate bugs in the lifecycle of remote segments: each must be caught in suites.SEGMENTS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.segment_end_model import ModelLifecycle
 from tests.model.segment_model import ModelWithSegments
 from tests.model.segment_rows import SegmentLogs, SegmentRow
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 
@@ -160,6 +160,3 @@ def swap_what_was_settled(patch: Patch) -> None:
         return original(self, file_id, swaps, (), token)
 
     original = patch.replace(ModelWithSegments, "decide_swaps", decide)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
