@@ -6,6 +6,7 @@
 `metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode
 `fake_clock`       a ManualClock
 `trial`            the seeds of a planted bug; `throwaway`: a database for each of them
+`patch`            replaces attributes for a planted bug without seeds
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
 from tests.metastore.sql_sources import Throwaway
+from tests.patch import Patch
 from tests.pgbouncer import running_pgbouncer
 from tests.planted import Report, Trial
 from tests.tools import why_missing
@@ -81,6 +83,15 @@ def trial(request: pytest.FixtureRequest, record_property: Report) -> Iterator[T
     """The seeds of a planted bug; what it replaces is put back afterwards."""
     with request.param.begun(record_property) as begun:
         yield begun
+
+
+@pytest.fixture
+def patch() -> Iterator[Patch]:
+    """Replaces attributes for a planted bug that needs no seed; something that is replaced must be called."""
+    with ExitStack() as stack:
+        planted = Patch(stack)
+        yield planted
+        assert not (unused := planted.never_called()), f"the bug was never called: {sorted(unused)}"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
@@ -30,7 +30,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import move_time, session, set_for_cluster
+from tests.metastore.sessions import claim, move_time, session, set_for_cluster
 
 HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
@@ -190,9 +190,7 @@ class JanitorWorld:
 
     async def claim(self, kind: str) -> tuple[Job, Lease]:
         """A lease of a job of that kind, which is there then."""
-        await self.metastore.enqueue_jobs([NewJob(kind, "")])
-        job = await self.metastore.claim_job("test", [kind], LEASE_MS)
-        assert job is not None
+        job = await claim(self.metastore, kind, lease_ms=LEASE_MS)
         return job, Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
 
     async def run(self, kind: str, wire: Tripwire | None = None) -> None:

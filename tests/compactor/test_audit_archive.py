@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +12,6 @@ from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import AuditArchiver, joinable
 from headrace.compactor.lease import Lease
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
 from headrace.metastore.postgres.segments import audit_archive as postgres_archive
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -29,6 +27,7 @@ from tests.compactor.audit_trail_world import (
     small_objects,
 )
 from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
+from tests.metastore.sessions import claim
 from tests.metastore.sql_sources import plant
 from tests.seeds import seeds
 
@@ -140,24 +139,17 @@ async def test_nothing_moves_while_an_agent_of_the_release_before_may_run(world:
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     part, first = (await world.metastore.archivable_audit(RECORDS))[0]
     world.execute("UPDATE features SET max_level = 3 WHERE name = 'metadata.format'")
-    token = await lease_of(world)
+    token = (await claim(world.metastore, audit_archive.KIND)).token
     late = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
     assert not await world.metastore.archive_audit(token, late)
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     await world.check()
 
 
-async def lease_of(world: TrailWorld) -> Any:
-    await world.metastore.enqueue_jobs([NewJob(audit_archive.KIND, "")])
-    job = await world.metastore.claim_job("test", [audit_archive.KIND], 60_000)
-    assert job is not None
-    return job.token
-
-
 async def test_only_the_oldest_rows_of_the_lease_that_holds_the_job_go(world: TrailWorld) -> None:
     await world.append(4 * RECORDS)
     part, first = (await world.metastore.archivable_audit(RECORDS))[0]
-    token = await lease_of(world)
+    token = (await claim(world.metastore, audit_archive.KIND)).token
     whole = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
     with pytest.raises(FencedError):
         await world.metastore.archive_audit(token._replace(epoch=token.epoch - 1), whole)
@@ -307,7 +299,7 @@ async def test_a_worker_of_the_life_before_deletes_no_object_of_the_next(world: 
     """It sees no row of the new object, and the bucket's mark is still its own."""
     await world.append(4 * RECORDS)
     await world.archive()
-    token = await lease_of(world)
+    token = (await claim(world.metastore, audit_archive.KIND)).token
     later = ArchivedAudit(min(world.model), 1 << 20, (1 << 20) + 4, RECORDS, 0, 1, 1, token.epoch + (1 << 20))
     await world.store.put(later.object_key, b"x")
     await world.store.put(later._replace(epoch=1).object_key, b"x")

@@ -11,16 +11,15 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor import planner
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
-from headrace.compactor.lease import Lease
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job
 from headrace.compactor.planner import KIND, Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import claim, move_time, session
 from tests.storage.batches import plain_batch
 
 EAGER = PolicyLimits(min_age_ms=0, fan_in=3)
@@ -29,12 +28,8 @@ SPARK = replace(EAGER, large_bytes=1, large_wait_ms=3_600_000)
 
 
 async def plan(world: CompactionWorld, limits: PolicyLimits = EAGER) -> None:
-    await world.postgres.enqueue_jobs([NewJob(KIND, "")])
-    job = await world.postgres.claim_job("test", [KIND], LEASE_MS)
-    assert job is not None
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry())).handle(job, lease)
-    await world.postgres.finish_job(job.token)
+    planner = Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry()))
+    await world.run_job(KIND, planner.handle)
 
 
 async def test_files_climb_level_by_level_until_nothing_is_worth_a_job(world: CompactionWorld) -> None:
@@ -85,10 +80,8 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
     (key,) = await world.topic("t", 1)
     for _ in range(3):
         await world.commit((key, plain_batch(1)))
-    await world.postgres.enqueue_jobs([NewJob(KIND, "")])
-    job = await world.postgres.claim_job("slow", [KIND], 1)
-    assert job is not None
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+    job = await claim(world.postgres, KIND, worker="slow", lease_ms=1)
+    lease = world.lease(job, lease_ms=1)
     while await world.postgres.claim_job("quick", [KIND], LEASE_MS) is None:
         await world.clock.sleep(0.002)
     with pytest.raises(FencedError):

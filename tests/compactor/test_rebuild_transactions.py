@@ -19,7 +19,6 @@ from headrace.compactor import rebuild
 from headrace.compactor.lease import Lease
 from headrace.compactor.lost import find_lost_ends
 from headrace.compactor.outcomes import OutcomeJob
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, TransactionOutcome
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.transaction_state import ProducerEpoch
@@ -40,7 +39,7 @@ from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import walk_batches
 from tests.compactor.test_rebuild import Lost, lost  # noqa: F401 -- the fixture
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import claim, rows, session
 from tests.seeds import seeds
 from tests.transactional_world import Truth, Writer, committed, send, some_history
 
@@ -50,9 +49,7 @@ TOPIC = uuid.UUID(int=5)
 async def record(world: CompactionWorld, metastore: PostgresMetastore | None = None) -> None:
     """One run of the job."""
     metastore = metastore or world.postgres
-    await metastore.enqueue_jobs([NewJob(RECORD_OUTCOMES.kind, "")])
-    job = await metastore.claim_job("test", [RECORD_OUTCOMES.kind], LEASE_MS)
-    assert job is not None
+    job = await claim(metastore, RECORD_OUTCOMES.kind)
     lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await OutcomeJob(metastore, world.store, world.rng, world.clock)(job, lease)
     await metastore.finish_job(job.token)

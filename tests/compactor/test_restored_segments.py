@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.restored_topic import kept_records
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.topic_restore import newest_of, restore_deleted
-from tests.compactor.segment_world import HOUR, SegmentWorld
+from tests.compactor.segment_world import DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
 from tests.metastore.sessions import set_for_cluster
-
-STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
-DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
 
 
 @pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
+async def world(world: SegmentWorld) -> SegmentWorld:
     """A cluster that keeps files for an hour."""
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    await set_for_cluster(metastore, "file.delete.delay.ms", HOUR * 1000)
-    yield world
-    await world.service.close()
+    await set_for_cluster(world.postgres, "file.delete.delay.ms", HOUR * 1000)
+    return world
 
 
 async def delete(world: SegmentWorld) -> None:

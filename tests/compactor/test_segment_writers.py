@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,18 +14,8 @@ from headrace.compactor.runner import JobRunner
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
-from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sql_sources import plant
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
 
 
 async def compacted(world: SegmentWorld) -> tuple[int, int]:

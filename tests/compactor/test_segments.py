@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 
-from headrace.compactor.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segments import NewSegment, StartOutcome
-from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.errors import FencedError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import new_file_id
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ObjectStore
 from tests.compactor.janitor_world import Killed, Tripwire
-from tests.compactor.segment_world import DAY, HOUR, LEASE_MS, SegmentWorld
+from tests.compactor.segment_world import DAY, DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
+from tests.compactor.stores import FailingStore, PausingStore
 from tests.metastore.sessions import delete, session, set_for_cluster
-
-STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
-DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
+from tests.overlay import Overlay
 
 
 @pytest.mark.requirement("R4.1", "R1", "R2", "R3")
@@ -49,50 +34,12 @@ async def test_a_normal_upload(world: SegmentWorld) -> None:
     await world.check_references()
 
 
-async def zombie_and_replacement(world: SegmentWorld) -> tuple[int, int]:
-    """Two workers upload the same range; the first lost its lease in between. Their epochs."""
-    first = await world.claim(await world.live_files(), 1, lease_ms=1)
-    stored, resume = asyncio.Event(), asyncio.Event()
-
-    class Pausing(StoreDecorator):
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            stored.set()
-            await resume.wait()
-            return done
-
-    lease = Lease(world.postgres, first, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    zombie = asyncio.create_task(world.compactor(store=Pausing(world.store)).handle(first, lease))
-    zombie.add_done_callback(lambda _: stored.set())  # also if it fails before
-    await stored.wait()
-    await asyncio.sleep(0.005)
-    second = await world.claim_next()
-    both = asyncio.Event()
-
-    class Resuming(StoreDecorator):
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            resume.set()
-            await both.wait()
-            return done
-
-    replacement = asyncio.create_task(world.run(second, world.compactor(store=Resuming(world.store))))
-    replacement.add_done_callback(lambda _: resume.set())
-    try:
-        with pytest.raises(FencedError):
-            await zombie
-    finally:
-        both.set()
-        await replacement
-    return first.token.epoch, second.token.epoch
-
-
 @pytest.mark.requirement("R4.2", "R11")
 async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
     keys = await world.topic("t", 1)
     await world.fill(keys)
     before = await world.records(keys[0])
-    old, new = await zombie_and_replacement(world)
+    old, new = await world.upload_by(2)
     assert old < new
     found = [(event.epoch, event.state) for event in await world.events()]
     assert found == [(old, STARTED), (new, STARTED), (old, FINISHED), (new, FINISHED)]
@@ -111,19 +58,8 @@ async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
 async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWorld) -> None:
     keys = await world.topic("t", 1)
     await world.fill(keys)
-
-    class Failing(StoreDecorator):
-        failures = 1
-
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            if self.failures:
-                self.failures -= 1
-                raise UnavailableError("timeout")
-            return done
-
     job = await world.claim(await world.live_files(), 1)
-    await world.run(job, world.compactor(store=Failing(world.store)))
+    await world.run(job, world.compactor(store=FailingStore(world.store, is_stored=True)))
     first, retry, success = await world.events()
     assert [first.state, retry.state, success.state] == [STARTED, STARTED, FINISHED]
     assert first[:3] == retry[:3] == success[:3]
@@ -138,7 +74,7 @@ async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWor
 async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) -> None:
     keys = await world.topic("t", 1)
     await world.fill(keys)
-    old, new = await zombie_and_replacement(world)
+    old, new = await world.upload_by(2)
     await world.postgres.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
     deletion = (await world.events())[-1]
     assert (deletion.end_offset, deletion.state) == (5, DELETING)
@@ -219,10 +155,9 @@ async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld
             files = await world.live_files()
             wire = Tripwire(step, after=after)
             job = await world.claim(files, level, lease_ms=1)
-            lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
             compactor = world.compactor(store=wire.over(world.store), metastore=wire.over(world.postgres))
             try:
-                await compactor.handle(job, lease)
+                await compactor.handle(job, world.lease(job))
             except Killed:
                 await asyncio.sleep(0.005)
                 await world.check_references()
@@ -255,26 +190,19 @@ async def test_an_unreserved_file_is_refused(world: SegmentWorld) -> None:
     keys = await world.topic("t", 1)
     await world.fill(keys)
 
-    class Keyless:
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.postgres, name)
+    async def keyless(*_: object) -> StartOutcome:
+        return StartOutcome.KEYLESS
 
-        async def start_segments(self, *_: object) -> object:
-            return StartOutcome.KEYLESS
-
+    api = Overlay(world.postgres, start_segments=keyless)
     job = await world.claim(await world.live_files(), 1)
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     with pytest.raises(NotFoundError):
-        await world.compactor(metastore=Keyless()).handle(job, lease)
+        await world.compactor(metastore=api).handle(job, world.lease(job))
     assert await world.keys() == []
 
 
 @pytest.mark.requirement("R10")
-async def test_files_without_keys_get_theirs_when_the_level_is_raised(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
+@pytest.mark.keyless
+async def test_files_without_keys_get_theirs_when_the_level_is_raised(world: SegmentWorld) -> None:
     keys = await world.topic("t", 3)
     await world.fill(keys)
     await world.compact(1)
@@ -288,7 +216,6 @@ async def test_files_without_keys_get_theirs_when_the_level_is_raised(
     await world.settle()
     await world.check_rest()
     assert [await world.records(key) for key in keys] == before
-    await world.service.close()
 
 
 @pytest.mark.requirement("R2")
@@ -305,24 +232,10 @@ async def test_illegal_transitions_are_refused_by_name(world: SegmentWorld) -> N
     assert len(await world.events()) == 2
 
 
-class Pausing(StoreDecorator):
-    """Stops after its first put until `resume` is set."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        super().__init__(store)
-        self.stored, self.resume = asyncio.Event(), asyncio.Event()
-
-    async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-        done = await super().put(key, data, **more)  # type: ignore[arg-type]
-        self.stored.set()
-        await self.resume.wait()
-        return done
-
-
 async def test_an_upload_under_a_lease_is_left_alone(world: SegmentWorld) -> None:
     keys = await world.topic("t", 1)
     await world.fill(keys)
-    store = Pausing(world.store)
+    store = PausingStore(world.store)
     upload = asyncio.create_task(
         world.run(await world.claim(await world.live_files(), 1), world.compactor(store=store))
     )
@@ -339,7 +252,7 @@ async def test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost(world: 
     """Two jobs over the same files, which no planner makes: the one with the lower epoch is first."""
     keys = await world.topic("t", 1)
     await world.fill(keys)
-    files, slow, late = await world.live_files(), Pausing(world.store), Pausing(world.store)
+    files, slow, late = await world.live_files(), PausingStore(world.store), PausingStore(world.store)
     low, high = await world.claim(files, 1), await world.claim(files, 1)
     first = asyncio.create_task(world.run(low, world.compactor(store=slow)))
     await slow.stored.wait()
@@ -430,13 +343,12 @@ async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld
     await world.compact(1)
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
 
-    class Refusing(StoreDecorator):
-        async def delete_many(self, keys: object) -> list[str]:
-            return []
+    async def delete_none(keys: object) -> list[str]:
+        return []
 
     await world.advance(2 * HOUR)
     with pytest.raises(UnavailableError):
-        await world.janitor(store=Refusing(world.store))
+        await world.janitor(store=Overlay(world.store, delete_many=delete_none))
     await world.clean_up()
     assert [event.state for event in await world.events()] == [STARTED, FINISHED, DELETING]
     assert "TOMBSTONE" not in {found.state for found in await world.keys()}

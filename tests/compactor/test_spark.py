@@ -26,7 +26,6 @@ from headrace.compactor import sweeper
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
 from headrace.compactor.undecided import Undecided
@@ -133,13 +132,8 @@ class SparkWorld(CompactionWorld):
     async def sweep(self, ahead_seconds: float) -> None:
         """Let the metastore's clock be so far ahead, let cleanup and janitor run, and sweep the bucket once."""
         await end_leftovers(self, ahead_seconds)
-        await self.postgres.enqueue_jobs([NewJob(sweeper.KIND, "")])
-        job = await self.postgres.claim_job("test", [sweeper.KIND], LEASE_MS)
-        assert job is not None
-        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
         metrics = JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
-        await sweeper.Sweeper(self.postgres, self.store, metrics)(job, lease)
-        await self.postgres.finish_job(job.token)
+        await self.run_job(sweeper.KIND, sweeper.Sweeper(self.postgres, self.store, metrics))
 
 
 def s3_environment(server: str, prefix: str) -> dict[str, str]:

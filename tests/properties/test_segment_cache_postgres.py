@@ -304,11 +304,9 @@ def by_epoch(extents: Sequence[Extent]) -> dict[int, list[Extent]]:
 
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
+    async with SegmentWorld.opened(metastore, metastore_url) as world:
+        await world.raise_level()
+        yield world
 
 
 async def test_what_the_cache_holds_is_what_find_extents_says(world: SegmentWorld) -> None:

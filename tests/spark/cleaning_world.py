@@ -158,7 +158,7 @@ class SparkCleaningWorld(CleaningWorld):
         """A pass of the local worker, with room for all keys."""
         await self.postgres.enqueue_jobs([NewJob(KIND, "here", encode_cleaning(CleaningJob((task,))))])
         job = await self._claimed(KIND)
-        await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self._lease(job))
+        await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self.lease(job))
         await self.postgres.finish_job(job.token)
 
     def local(self, metastore: Any, limits: MergeLimits, buffer_bytes: int = 1 << 24) -> Cleaner:
@@ -181,7 +181,7 @@ class SparkCleaningWorld(CleaningWorld):
         await self.postgres.enqueue_jobs([large_job(task)])
         job = await self._claimed(LARGE_KIND)
         metastore = SameTime(self.postgres, now_ms, stop_at, before_swap)
-        await self.on_spark(metastore, **over).handle(job, self._lease(job))
+        await self.on_spark(metastore, **over).handle(job, self.lease(job))
         await self.postgres.finish_job(job.token)
 
     async def claimed(self, kind: str) -> Job:

@@ -34,12 +34,8 @@ pass was there first.
 
 
 async def plan_merges(world: CleaningWorld, **limits: Any) -> None:
-    await world.postgres.enqueue_jobs([NewJob("plan-test", "")])
-    job = await world.postgres.claim_job("test", ["plan-test"], LEASE_MS)
-    assert job is not None
     metrics = CompactionMetrics(CollectorRegistry())
-    await Planner(world.postgres, PolicyLimits(**limits), metrics).handle(job, world._lease(job))
-    await world.postgres.finish_job(job.token)
+    await world.run_job("plan-test", Planner(world.postgres, PolicyLimits(**limits), metrics).handle)
 
 
 async def unfinished(world: CleaningWorld, kind: str) -> list[bytes]:
@@ -165,7 +161,7 @@ class BusyDays:
         if job.kind == COMPACT:
             await self.world.run(job)
             return
-        await self.world.cleaner().handle(job, self.world._lease(job))
+        await self.world.cleaner().handle(job, self.world.lease(job))
         await self.world.postgres.finish_job(job.token)
 
     async def measure(self) -> None:

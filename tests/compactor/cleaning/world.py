@@ -12,10 +12,9 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import KIND as COMPACT
-from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 from headrace.storage.records.codec import Record, encode_batch
@@ -99,13 +98,10 @@ class CleaningWorld(CompactionWorld):
 
     async def plan(self) -> None:
         """One run of the planner."""
-        await self.postgres.enqueue_jobs([NewJob(TEST_KIND, "")])
-        job = await self._claimed(TEST_KIND)
         self.cleaning_registry = CollectorRegistry()
         planner = CleaningPlanner(self.postgres, CleaningMetrics(self.cleaning_registry))
         planner.spark = self.spark_limits
-        await planner.handle(job, self._lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.run_job(TEST_KIND, planner.handle)
 
     async def plan_all(self) -> None:
         """Plan again after files of level 0 were merged, which comes first; each extent stays one."""
@@ -119,7 +115,7 @@ class CleaningWorld(CompactionWorld):
         await self.plan_all()
         count = 0
         while (job := await self.postgres.claim_job("test", [KIND], LEASE_MS)) is not None:
-            await self.cleaner(**over).handle(job, self._lease(job))
+            await self.cleaner(**over).handle(job, self.lease(job))
             await self.postgres.finish_job(job.token)
             count += 1
         return count
@@ -162,6 +158,3 @@ class CleaningWorld(CompactionWorld):
         job = await self.postgres.claim_job("test", [kind], LEASE_MS)
         assert job is not None
         return job
-
-    def _lease(self, job: Job) -> Lease:
-        return Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
