@@ -15,7 +15,7 @@ async def world(
     metastore: PostgresMetastore, metastore_url: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[SegmentWorld]:
     """A cluster whose merged files have keys, or not if the test is marked `keyless`."""
-    async with SegmentWorld.opened(metastore, metastore_url) as world:
+    async with SegmentWorld.running(metastore, metastore_url) as world:
         if not request.node.get_closest_marker("keyless"):
             await world.raise_level()
         yield world

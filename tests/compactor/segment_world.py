@@ -136,8 +136,9 @@ class SegmentWorld(CompactionWorld):
             job = await (self.claim_next(lease_ms=lease_ms) if number else self.claim(files, 1, lease_ms=lease_ms))
             store = PausingStore(self.store)
             upload = asyncio.create_task(self.compactor(store=store).handle(job, self.lease(job)))
-            upload.add_done_callback(lambda _, store=store: store.stored.set())  # also if it fails before
-            await store.stored.wait()
+            stored = asyncio.create_task(store.stored.wait())
+            await asyncio.wait((upload, stored), return_when=asyncio.FIRST_COMPLETED)  # also if it fails before
+            stored.cancel()
             await asyncio.sleep(0.01)
             uploads.append((store, upload))
             epochs.append(job.token.epoch)

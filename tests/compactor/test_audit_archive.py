@@ -29,6 +29,7 @@ from tests.compactor.audit_trail_world import (
 from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
 from tests.metastore.sessions import claim
 from tests.metastore.sql_sources import plant
+from tests.patch import Patch
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("R3")
@@ -353,7 +354,7 @@ SQL_BUGS = {
     ["rows go before the object is there", "one row too many goes", "the range ends one too early",
      "a join takes later objects along", "a page covers what is not read", "an object goes while its row is there"],
 )  # fmt: skip
-async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+async def test_a_planted_bug_is_caught(world: TrailWorld, patch: Patch, bug: str) -> None:
     proof = live(world, 1)
     if bug.startswith("rows go"):
         proof.close()
@@ -361,8 +362,8 @@ async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.Mo
     elif bug in SQL_BUGS:
         plant(world.url, *SQL_BUGS[bug])
     elif bug.startswith("a page"):
-        monkeypatch.setattr(AuditReader, "page", _to_the_end)
+        patch.replace(AuditReader, "page", _to_the_end)
     else:
-        monkeypatch.setattr(PostgresMetastore, "archived_audit", _no_rows)
+        patch.replace(PostgresMetastore, "archived_audit", _no_rows)
     with pytest.raises((AssertionError, HeadraceError)):
         await proof

@@ -40,6 +40,7 @@ from headrace.storage.segment.reader import walk_batches
 from tests.compactor.test_rebuild import Lost, lost  # noqa: F401 -- the fixture
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import claim, rows, session
+from tests.patch import Patch
 from tests.seeds import seeds
 from tests.transactional_world import Truth, Writer, committed, send, some_history
 
@@ -135,9 +136,9 @@ async def test_each_planted_bug_is_caught(
     lost: Lost,  # noqa: F811
     plant: Callable[..., Any],
     seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
-    monkeypatch.setattr(PartitionOutcomes, "committed", plant(PartitionOutcomes.committed))
+    patch.wrap(PartitionOutcomes, "committed", plant)
     with pytest.raises(AssertionError):
         await check_a_rebuild(world, lost, seed)
 
@@ -145,7 +146,7 @@ async def test_each_planted_bug_is_caught(
 async def test_a_rebuild_that_forgets_markers_is_caught(
     world: CompactionWorld,
     lost: Lost,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     shown = rebuild.visible
 
@@ -153,7 +154,7 @@ async def test_a_rebuild_that_forgets_markers_is_caught(
         shown_ = shown(batches, ended)
         return shown_._replace(batches=[batch for batch in shown_.batches if batch.marker is None])
 
-    monkeypatch.setattr(rebuild, "visible", without)
+    patch.replace(rebuild, "visible", without)
     with pytest.raises(AssertionError):
         await check_a_rebuild(world, lost, 0)
 

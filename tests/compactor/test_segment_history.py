@@ -150,6 +150,6 @@ class History:
 @pytest.mark.requirement("R6", "R11")
 @pytest.mark.parametrize("seed", seeds([1], range(2, 30)))
 async def test_every_object_is_named_or_gone(seed: int, metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with SegmentWorld.opened(metastore, metastore_url, seed) as world:
+    async with SegmentWorld.running(metastore, metastore_url, seed) as world:
         await world.raise_level()
         await History(world, seed).run()

@@ -43,7 +43,7 @@ class CompactionWorld(PostgresWorld):
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, metastore: PostgresMetastore, url: str, seed: int = 0) -> AsyncIterator[Self]:
+    async def running(cls, metastore: PostgresMetastore, url: str, seed: int = 0) -> AsyncIterator[Self]:
         """A world with an agent that serves, until the block ends."""
         world = cls(metastore, url, seed)
         await world.begin()

@@ -15,6 +15,7 @@ import pytest
 
 from tests.agent_process import AgentUnderTest, by_command
 from tests.confluent_records import consume
+from tests.kafka_clients import KafkaClients
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
 PARTITIONS = 6
@@ -27,11 +28,7 @@ def _bootstrap(*agents: AgentUnderTest) -> str:
 
 
 def _create(bootstrap: str, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS)]).values():
-        future.result(SECONDS_MAX)
+    KafkaClients(bootstrap).create(topic, PARTITIONS)
 
 
 def _produce(bootstrap: str, topic: str, count: int, at: dict[int, Callable[[], None]]) -> list[str]:

@@ -31,7 +31,8 @@ from headrace.metastore.api.segments import CLEAN_UP_SEGMENTS_JOB
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
 from tests.manual_clock import ManualClock
-from tests.metastore.sessions import Session, rows, session
+from tests.metastore.sessions import Session, rows
+from tests.metastore.sql_sources import plant
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agent", "cli", "client", "compactor", "metastore", "scan", "spark")
@@ -104,25 +105,22 @@ async def _is_pinned(raw: Session) -> bool:
     return bool((await rows(raw, "SELECT read_horizon(0) < 'infinity'"))[0][0])
 
 
-async def test_only_holders_that_read_segment_files_pin_them(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_only_holders_that_read_segment_files_pin_them(metastore: PostgresMetastore, raw: Session) -> None:
     lease = await metastore.hold_controller_lease(0, uuid.UUID(int=1), 60_000)
     await metastore.schedule_jobs(lease.controller_epoch, [JobSchedule(kind, 60_000) for kind in sorted(PERIODIC)])
-    async with session(metastore_url) as raw:
-        for kind in sorted(PERIODIC | READS_NONE | READS - {READ_PIN} | {"of a later version"}):
-            if kind not in PERIODIC:
-                await metastore.enqueue_jobs([NewJob(kind, "x")])
-            job = await metastore.claim_job("w", [kind], LEASE_MS)
-            assert job is not None, kind
-            assert await _is_pinned(raw) == (kind not in PERIODIC | READS_NONE), kind
-            await metastore.finish_job(job.token)
-        granted = await metastore.pin_reads("scan", 60_000, 60_000)
-        assert granted.token is not None
-        assert await _is_pinned(raw)
+    for kind in sorted(PERIODIC | READS_NONE | READS - {READ_PIN} | {"of a later version"}):
+        if kind not in PERIODIC:
+            await metastore.enqueue_jobs([NewJob(kind, "x")])
+        job = await metastore.claim_job("w", [kind], LEASE_MS)
+        assert job is not None, kind
+        assert await _is_pinned(raw) == (kind not in PERIODIC | READS_NONE), kind
+        await metastore.finish_job(job.token)
+    granted = await metastore.pin_reads("scan", 60_000, 60_000)
+    assert granted.token is not None
+    assert await _is_pinned(raw)
 
 
-async def test_upkeep_of_a_table_that_hangs_keeps_no_dead_file(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
+async def test_upkeep_of_a_table_that_hangs_keeps_no_dead_file(metastore: PostgresMetastore, raw: Session) -> None:
     """Its heartbeats renew the lease, and only another holder's lease counts."""
     upkeep, _ = UpkeepSchedule(metastore, "lake.default", 1, ManualClock()).kinds
     await metastore.enqueue_jobs([NewJob(upkeep, "orders"), NewJob(COMPACT, "1")])
@@ -130,11 +128,10 @@ async def test_upkeep_of_a_table_that_hangs_keeps_no_dead_file(
     merge = await metastore.claim_job("w", [COMPACT], LEASE_MS)
     assert hanging is not None
     assert merge is not None
-    async with session(metastore_url) as raw:
-        assert await _is_pinned(raw)
-        await metastore.finish_job(merge.token)
-        await metastore.heartbeat_job(hanging.token, LEASE_MS, "")
-        assert not await _is_pinned(raw)
+    assert await _is_pinned(raw)
+    await metastore.finish_job(merge.token)
+    await metastore.heartbeat_job(hanging.token, LEASE_MS, "")
+    assert not await _is_pinned(raw)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +139,8 @@ async def test_upkeep_of_a_table_that_hangs_keeps_no_dead_file(
     ["'table-upkeep', 'table-orphans', 'archive-audit-rows', 'compact'", "'table-orphans', 'archive-audit-rows'"],
 )
 async def test_a_kind_that_is_sorted_wrongly_is_caught(
-    metastore: PostgresMetastore, metastore_url: str, kinds: str
+    metastore: PostgresMetastore, metastore_url: str, raw: Session, kinds: str
 ) -> None:
-    source = (ROOT / "metastore/postgres/files/read_horizon.sql").read_text()
-    right = "'table-upkeep', 'table-orphans', 'archive-audit-rows'"
-    assert right in source
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(right, kinds).encode())
+    plant(metastore_url, "read_horizon", "'table-upkeep', 'table-orphans', 'archive-audit-rows'", kinds)
     with pytest.raises(AssertionError, match=r"compact|table-upkeep"):
-        await test_only_holders_that_read_segment_files_pin_them(metastore, metastore_url)
+        await test_only_holders_that_read_segment_files_pin_them(metastore, raw)

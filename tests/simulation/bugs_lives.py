@@ -110,12 +110,9 @@ def _restores_a_promoted_one(plan: Plan) -> bool:
 @bug("W1", Kind.INCONSISTENT, Kind.DUPLICATE, Kind.LOST, may_show=_restores_a_promoted_one)
 def a_copy_keeps_the_id_that_its_original_prepared(patch: Patch) -> None:
     """A copy of a server that had prepared a life and not begun it finishes that life, which the original has used."""
-
-    def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
-        prepared: uuid.UUID = original(self, incarnation_id, None)
-        return prepared
-
-    original = patch.replace(Database, "prepare_life", prepare)
+    patch.wrap(
+        Database, "prepare_life", lambda right: lambda self, incarnation_id, spent: right(self, incarnation_id, None)
+    )
 
 
 @bug("W3", Kind.LOST, may_show=_with(Fault.PROMOTED))

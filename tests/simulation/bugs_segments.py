@@ -153,10 +153,8 @@ def a_lost_swap_is_done_when_it_is_repeated(patch: Patch) -> None:
 
 def swap_what_was_settled(patch: Patch) -> None:
     """Swaps are judged by their inputs alone."""
-
-    def decide(
-        self: ModelWithSegments, file_id: uuid.UUID, swaps: Sequence[Swap], closed: Any = (), token: Any = None
-    ) -> Any:
-        return original(self, file_id, swaps, (), token)
-
-    original = patch.replace(ModelWithSegments, "decide_swaps", decide)
+    patch.wrap(
+        ModelWithSegments,
+        "decide_swaps",
+        lambda right: lambda self, file_id, swaps, closed=(), token=None: right(self, file_id, swaps, (), token),
+    )

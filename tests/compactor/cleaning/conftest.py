@@ -12,5 +12,5 @@ from tests.compactor.cleaning.world import CleaningWorld
 
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[CleaningWorld]:
-    async with CleaningWorld.opened(metastore, metastore_url) as world:
+    async with CleaningWorld.running(metastore, metastore_url) as world:
         yield world

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.life.numbers import epochs_of_life
 from headrace.metastore.log.loading import load_image
@@ -20,7 +20,7 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, appended, batch, open_scene
 from tests.metastore.restoring.restore_scenes import HOUR_MS, delete_restorably, keep_files, purge, restore
 from tests.metastore.restoring.test_restored_records import move_back, remove
-from tests.metastore.sessions import Session, move_time, new_topic, rows, session, waiting
+from tests.metastore.sessions import Session, claim, move_time, new_topic, rows, session, waiting
 
 DAY_MS = 24 * HOUR_MS
 DEAD_MINUTES = 80
@@ -57,9 +57,7 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 
 async def janitor(store: PostgresMetastore) -> tuple[JobToken, Any]:
-    await store.enqueue_jobs([NewJob("delete", "")])
-    job = await store.claim_job("test", ["delete"], lease_ms=DAY_MS)
-    assert job is not None
+    job = await claim(store, "delete", lease_ms=DAY_MS)
     return job.token, (await store.janitor_state()).incarnation_id
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.read import ExtentQuery, FeedKind, OffsetKind, OffsetQuery
@@ -23,18 +21,11 @@ from tests.metastore.restoring.restore_scenes import (
     restore,
     rows_of,
 )
-from tests.metastore.sessions import Session, move_time, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, move_time, rows, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import aborts, open_transactions, read
 
 DONE = RestoreOutcome.DONE
 FILES = 10
-
-
-@pytest.fixture
-async def raw(metastore_url: str) -> AsyncIterator[Session]:
-    """A session of the test's own."""
-    async with session(metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture

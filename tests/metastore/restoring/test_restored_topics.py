@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
@@ -25,7 +23,7 @@ from tests.metastore.restoring.restore_scenes import (
     restore,
     rows_of,
 )
-from tests.metastore.sessions import Session, create, delete, move_time, new_topic, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, create, delete, move_time, new_topic, rows, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import (
     RECORDS,
     Producer,
@@ -38,13 +36,6 @@ from tests.metastore.transactions.transaction_scenes import (
 )
 
 DONE = TransactionVerdict.DONE
-
-
-@pytest.fixture
-async def raw(metastore_url: str) -> AsyncIterator[Session]:
-    """A session of the test's own."""
-    async with session(metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture
