@@ -14,7 +14,7 @@ from tests.compactor.segment_world import SegmentWorld
 async def world(
     metastore: PostgresMetastore, metastore_url: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[SegmentWorld]:
-    """A cluster whose merged files have keys, or not if the test is marked `keyless`."""
+    """A cluster with keys for its merged files, or without them if the test is marked `keyless`."""
     async with SegmentWorld.running(metastore, metastore_url) as world:
         if not request.node.get_closest_marker("keyless"):
             await world.raise_level()

@@ -209,5 +209,23 @@ class JanitorWorld:
             raise
         await self.metastore.finish_job(job.token)
 
+    async def is_killed(self, kind: str, at: int, *, after: bool) -> bool:
+        """Return whether a run of the job comes to its call number `at`, where it is killed."""
+        try:
+            await self.run(kind, Tripwire(at, after=after))
+        except Killed:
+            return True
+        return False
+
+    async def taken(self, lease: Lease) -> list[uuid.UUID]:
+        """Dead files that the holder of the lease is given to delete."""
+        found = await self.metastore.take_dead_files(lease.token, self.metastore.incarnation_id, limit=10)
+        return [file.file_id for file in found]
+
+    async def condemned(self, lease: Lease, *file_ids: uuid.UUID) -> list[uuid.UUID]:
+        """Those of these ids that the holder of the lease is given to sweep, regardless of their age."""
+        life = self.metastore.incarnation_id
+        return await self.metastore.condemn_files(lease.token, life, list(file_ids), min_age_ms=0)
+
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"headrace_{name}", labels) or 0.0

@@ -67,6 +67,12 @@ class SegmentWorld(CompactionWorld):
         with_keys(self.url)
         await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
 
+    async def filled(self, partitions: int = 1, files: int = 3) -> list[int]:
+        """The partition keys of a new topic `t` that is filled."""
+        keys = await self.topic("t", partitions)
+        await self.fill(keys, files)
+        return keys
+
     async def fill(self, keys: list[int], files: int = 3) -> None:
         """A batch of two records per partition and file."""
         for number in range(files):

@@ -115,8 +115,7 @@ async def test_a_repeated_call_gets_its_first_answer_in_every_order(world: Segme
 
 @pytest.mark.requirement("R11")
 async def test_a_call_after_the_lease_is_refused_and_its_answer_is_forgotten(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key], files=1)
+    await world.filled(files=1)
     calls: list[Any] = []
 
     async def noted(*call: Any) -> list[SwapOutcome]:

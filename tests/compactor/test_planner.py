@@ -107,9 +107,17 @@ async def test_a_plan_without_anything_to_do_asks_twice(
 # -- large jobs: Spark's for a time
 
 
-async def three_files(world: CompactionWorld, *keys: int) -> None:
+async def three_files(world: CompactionWorld, key: int) -> None:
     for number in range(3):
-        await world.commit(*((key, plain_batch(2, b"%d" % number)) for key in keys))
+        await world.commit((key, plain_batch(2, b"%d" % number)))
+
+
+async def planned_for_spark(world: CompactionWorld) -> int:
+    """A partition with three files, and the large job that was planned over them."""
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    return key
 
 
 async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
@@ -139,9 +147,7 @@ async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(worl
 
 
 async def test_a_spark_driver_that_came_too_late_swaps_nothing(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    key = await planned_for_spark(world)
     driver = await claim_large(world)
     assert driver is not None
     async with session(world.url) as connection:
@@ -156,9 +162,7 @@ async def test_a_spark_driver_that_came_too_late_swaps_nothing(world: Compaction
 
 
 async def test_what_spark_fails_at_again_and_again_is_done_here(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    await planned_for_spark(world)
     for attempt in range(planner.SPARK_ATTEMPTS):
         assert await count(world, COMPACT) == 0, attempt
         driver = await claim_large(world)
@@ -171,9 +175,7 @@ async def test_what_spark_fails_at_again_and_again_is_done_here(world: Compactio
 
 
 async def test_without_large_jobs_those_that_are_left_are_done_here_at_once(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    await planned_for_spark(world)
     await plan(world, EAGER)
     assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (1, 0)
 

@@ -37,8 +37,7 @@ async def purge(world: SegmentWorld) -> None:
 @pytest.mark.requirement("R4.5")
 async def test_a_restored_topic_has_its_keys(world: SegmentWorld) -> None:
     """A deletion becomes one of its segments when it is final: then in the order of the lifecycle, and at once."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     await world.compact(1)
     records, segments = await world.records(keys[0]), await world.keys()
     await delete(world)
@@ -63,8 +62,7 @@ async def test_a_restored_topic_has_its_keys(world: SegmentWorld) -> None:
 
 async def test_restored_records_get_new_keys(world: SegmentWorld) -> None:
     """Their key has ended with their removal; a key does not come back."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     await world.compact(1)
     records, (old,) = await world.records(keys[0]), await world.keys()
     await world.postgres.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)

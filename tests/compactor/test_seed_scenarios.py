@@ -137,8 +137,7 @@ async def upload_scenario(world: SegmentWorld, number: int) -> None:
 )
 async def test_uploads_line_by_line(world: SegmentWorld, number: int) -> None:
     scenario = scenarios()[number]
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await upload_scenario(world, number)
     written = await messages_of(world)
     assert lines_of(written) == expected_lines(scenario)
@@ -174,8 +173,7 @@ async def check_cache(
 @pytest.mark.requirement("R4.4")
 async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
     scenario = scenarios()[4]
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await world.upload_by(len(scenario.initial))
     before = len(await audit_of(world))
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
@@ -204,8 +202,7 @@ async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
 @pytest.mark.requirement("R4.5")
 async def test_a_partitions_deletion_line_by_line(world: SegmentWorld) -> None:
     scenario = scenarios()[5]
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
     while await world.postgres.purge_deleted_partitions(1_000):

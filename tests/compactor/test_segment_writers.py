@@ -62,8 +62,7 @@ async def test_retention_without_its_job_is_noticed(world: SegmentWorld, metasto
 
 @pytest.mark.requirement("R3", "R12")
 async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     plan = CompactionJob(tuple(await world.live_files(0)), 1)
     await world.postgres.enqueue_jobs([NewJob(KIND, "t", encode(plan))])
     runner = runner_in(world, lambda: 7)

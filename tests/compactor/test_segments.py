@@ -22,8 +22,7 @@ from tests.overlay import Overlay
 
 @pytest.mark.requirement("R4.1", "R1", "R2", "R3")
 async def test_a_normal_upload(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     started, finished = await world.events()
     assert (started.end_offset, started.state, finished.state) == (5, STARTED, FINISHED)
@@ -36,8 +35,7 @@ async def test_a_normal_upload(world: SegmentWorld) -> None:
 
 @pytest.mark.requirement("R4.2", "R11")
 async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     before = await world.records(keys[0])
     old, new = await world.upload_by(2)
     assert old < new
@@ -56,8 +54,7 @@ async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
 
 @pytest.mark.requirement("R4.3")
 async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     job = await world.claim(await world.live_files(), 1)
     await world.run(job, world.compactor(store=FailingStore(world.store, is_stored=True)))
     first, retry, success = await world.events()
@@ -72,8 +69,7 @@ async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWor
 
 @pytest.mark.requirement("R4.4", "R5")
 async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     old, new = await world.upload_by(2)
     await world.postgres.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
     deletion = (await world.events())[-1]
@@ -103,8 +99,7 @@ async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) 
 
 @pytest.mark.requirement("R4.5", "R13")
 async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
     while await world.postgres.purge_deleted_partitions(1_000):
@@ -125,8 +120,7 @@ async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
 
 
 async def test_a_replaced_segment_goes_under_its_own_key(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 2)
-    await world.fill(keys)
+    keys = await world.filled(2)
     await world.compact(1)
     first = await world.keys()
     before = [await world.records(key) for key in keys]
@@ -146,8 +140,7 @@ async def test_a_replaced_segment_goes_under_its_own_key(world: SegmentWorld) ->
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld, after: bool) -> None:
     """Of an upload, of the deletion of what it replaced, and of the cleanup."""
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+    keys = await world.filled(3)
     before = [await world.records(key) for key in keys]
     for level in (1, 2):
         step = 1
@@ -187,8 +180,7 @@ async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld
 
 
 async def test_an_unreserved_file_is_refused(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
 
     async def keyless(*_: object) -> StartOutcome:
         return StartOutcome.KEYLESS
@@ -203,8 +195,7 @@ async def test_an_unreserved_file_is_refused(world: SegmentWorld) -> None:
 @pytest.mark.requirement("R10")
 @pytest.mark.keyless
 async def test_files_without_keys_get_theirs_when_the_level_is_raised(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+    keys = await world.filled(3)
     await world.compact(1)
     assert await world.events() == []
     before = [await world.records(key) for key in keys]
@@ -220,8 +211,7 @@ async def test_files_without_keys_get_theirs_when_the_level_is_raised(world: Seg
 
 @pytest.mark.requirement("R2")
 async def test_illegal_transitions_are_refused_by_name(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     before = await world.keys()
     async with session(world.url) as raw:
@@ -233,8 +223,7 @@ async def test_illegal_transitions_are_refused_by_name(world: SegmentWorld) -> N
 
 
 async def test_an_upload_under_a_lease_is_left_alone(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     store = PausingStore(world.store)
     upload = asyncio.create_task(
         world.run(await world.claim(await world.live_files(), 1), world.compactor(store=store))
@@ -250,8 +239,7 @@ async def test_an_upload_under_a_lease_is_left_alone(world: SegmentWorld) -> Non
 
 async def test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost(world: SegmentWorld) -> None:
     """Two jobs over the same files, which no planner makes: the one with the lower epoch is first."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     files, slow, late = await world.live_files(), PausingStore(world.store), PausingStore(world.store)
     low, high = await world.claim(files, 1), await world.claim(files, 1)
     first = asyncio.create_task(world.run(low, world.compactor(store=slow)))
@@ -272,8 +260,7 @@ async def test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost(world: 
 
 
 async def test_a_lower_epoch_is_refused_after_a_higher_one(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     early = await world.claim(await world.live_files(), 1)
     await world.compact(1)
     segment = NewSegment(uuid.uuid4(), key, 0, 5, 0, 0, 100)
@@ -284,8 +271,7 @@ async def test_a_lower_epoch_is_refused_after_a_higher_one(world: SegmentWorld) 
 
 
 async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     job = await world.claim(await world.live_files(), 1)
     await world.run(job)
     again = await world.claim(await world.live_files(), 2)
@@ -301,8 +287,7 @@ async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWo
 
 
 async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     extents = await world.extents(key)
     mine, other = await world.claim([], 1), await world.claim([], 1)
     file_id = new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 1)
@@ -316,8 +301,7 @@ async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
 
 
 async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+    keys = await world.filled(3)
     await world.compact(1)
     (merged,) = await world.live_files()
     before = [await world.records(key) for key in keys[1:]]
@@ -338,8 +322,7 @@ async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> No
 
 
 async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await world.compact(1)
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
 
@@ -356,8 +339,7 @@ async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld
 
 async def test_readers_keep_what_they_may_still_read(world: SegmentWorld) -> None:
     """The delay of the cluster, and a read pin: a lease that began before."""
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await world.compact(1)
     await set_for_cluster(world.postgres, "file.delete.delay.ms", 4 * HOUR * 1000)
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
@@ -413,8 +395,7 @@ async def test_the_cleanup_reads_what_it_finds_and_no_history(world: SegmentWorl
             ((found,),) = await plan.fetchall()
         return int(found[0]["Plan"]["Shared Hit Blocks"] + found[0]["Plan"]["Shared Read Blocks"])
 
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    await world.filled()
     job = await world.claim(await world.live_files(), 1)
     await world.run(job)
     await blocks()

@@ -84,7 +84,7 @@ class Throwaway:
         statements: Sequence[str] = (),
         sessions: int = 4,
     ) -> None:
-        """Run a history in a database of its own for each seed, until one fails with such an error by the bug in SQL.
+        """Run a history in a new database for each seed, until one fails with such an error by the bug in SQL.
 
         `statements` are run before the bug is planted.
         """

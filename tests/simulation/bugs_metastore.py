@@ -101,7 +101,7 @@ def duplicate_is_appended(patch: Patch) -> None:
 
 
 def _append_if(patch: Patch, is_wrong: Callable[[ProducerState | None, StagedBatch], bool]) -> None:
-    """Such a batch is appended, whatever the rule says."""
+    """Such a batch is appended, also if the rule refuses it."""
     patch.wrap(
         metastore_model,
         "judge",

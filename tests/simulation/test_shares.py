@@ -90,9 +90,9 @@ def _no_offset_is_done(right: Any) -> Any:
     ids=["records of open transactions are acquired", "records of aborted transactions are sent"],
 )
 def test_a_planted_bug_of_transactions_is_found(
-    owner: Any, name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, wrong: Callable[[Any], Any], patch: Patch
 ) -> None:
-    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    patch.wrap(owner, name, wrong)
     assert any(simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS))
 
 

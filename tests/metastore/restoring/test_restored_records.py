@@ -15,9 +15,9 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.restoring.restore_scenes import (
     DELAY,
     HOUR_MS,
+    delete_and_purge,
     delete_restorably,
     keep_files,
-    purge,
     restore,
     rows_of,
 )
@@ -256,8 +256,7 @@ async def test_refusals(scene: Scene, raw: Session) -> None:
 async def test_records_removed_before_a_deletion_come_back_after_the_topic(scene: Scene, raw: Session) -> None:
     before = await rows_of(raw, scene)
     await remove(scene, 20)
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     await restore(scene)
     assert await start_of(scene) == 20
     await move_back(scene)
