@@ -35,7 +35,6 @@ from tests.kafka_clients import KafkaClients
 TOPIC = "upgraded"
 RECORDS = 40
 """Records of each producer, between two steps."""
-SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from headrace.metastore.transactions.policy import TransactionStep
 from tests.planted import PlantedBugs, Trial
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
-UNKNOWN, INVALID = TransactionVerdict.UNKNOWN_PRODUCER, TransactionVerdict.INVALID_STATE
+INVALID = TransactionVerdict.INVALID_STATE
 TIMEOUT_MS = 1_000
 
 LENGTH = 30
