@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -150,6 +152,24 @@ class AgentUnderTest:
     def process_id(self) -> int:
         """Process id of the agent."""
         return self._process.pid
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples that have these labels; 0 without any."""
+        lines = re.findall(rf"^{name}(?:\{{.*\}})? .*$", self.page("metrics")[1], re.MULTILINE)
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(label in line for label in wanted))
+
+    def readyz(self) -> tuple[int, str]:
+        """Return the status and the text of /readyz."""
+        return self.page("readyz")
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Return the status and the text of a page of its HTTP port."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/{path}", timeout=SECONDS_MAX) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
 
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""

@@ -34,9 +34,22 @@ class Patch:
         self._stack.enter_context(mock.patch.object(owner, name, noticed))
         return original
 
+    def wrap(self, owner: Any, name: str, wrong: Callable[[Any], Any]) -> None:
+        """Put there what `wrong` makes of what is there, which is right."""
+        self.replace(owner, name, wrong(getattr(owner, name)))
+
     def never_called(self) -> set[str]:
         """Return what was replaced, if nothing of it was called: a part of a bug may only keep a defence away."""
         return set() if self._called else self._names
+
+
+Plant = Callable[[Patch], object]
+"""Plants a bug."""
+
+
+def wrapped(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
+    """Return the bug that `wrong` makes of what is right."""
+    return lambda patch: patch.wrap(owner, name, wrong)
 
 
 def _noticed(replacement: Any, note: Callable[[], None]) -> Any:

@@ -169,19 +169,21 @@ class PlantedBugs:
 
     def cases(self, bugs: Iterable[Any], name_of: Callable[[Any], str] = str) -> pytest.MarkDecorator:
         """Parametrize a test by `bug` and `trial`."""
-        cases = []
+        return parametrized(self.params(bugs, name_of))
+
+    def params(self, bugs: Iterable[Any], name_of: Callable[[Any], str] = str) -> list[Any]:
+        """Return both cases of each bug, for a test that has the bugs of several suites."""
+        params = []
         for bug in bugs:
             name = name_of(bug)
-            cases.append(pytest.param(bug, Trial(self, name), id=name))
-            cases.append(
-                pytest.param(
-                    bug,
-                    Search(self, name),
-                    id=f"{name}-{SEARCHED}",
-                    marks=pytest.mark.slow,
-                )
-            )
-        return pytest.mark.parametrize(("bug", "trial"), cases, indirect=["trial"])
+            params.append(pytest.param(bug, Trial(self, name), id=name))
+            params.append(pytest.param(bug, Search(self, name), id=f"{name}-{SEARCHED}", marks=pytest.mark.slow))
+        return params
+
+
+def parametrized(params: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by the `bug` and `trial` of these cases."""
+    return pytest.mark.parametrize(("bug", "trial"), list(params), indirect=["trial"])
 
 
 def recorded() -> dict[str, dict[str, int]]:

@@ -29,7 +29,7 @@ from headrace.jobs.kinds import ARCHIVE_AUDIT, ARCHIVE_AUDIT_ROWS
 from headrace.jobs.lease import Lease
 from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.audit_archive import AUDIT_PREFIX
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.rendering import audit_record
 from headrace.protocol.fetch_codec import FetchPartition
@@ -42,7 +42,7 @@ from tests.agent.cluster.made_agents import an_agent
 from tests.compactor.janitor_world import Killed, PausingWire, Tripwire
 from tests.manual_clock import ManualClock
 from tests.metastore.lifecycle_rows import LifecycleRows
-from tests.metastore.sessions import set_for_cluster
+from tests.metastore.sessions import claim, set_for_cluster
 from tests.model.file_model import ShiftedClock
 
 RECORDS = 5
@@ -145,9 +145,7 @@ class TrailWorld:
 
     async def plan(self, archiver: Any = None) -> None:
         """One run of the periodic job alone."""
-        await self.metastore.enqueue_jobs([ARCHIVE_AUDIT.once(str(uuid.uuid4()))])
-        job = await self.metastore.claim_job("test", [ARCHIVE_AUDIT.name], LEASE_MS)
-        assert job is not None
+        job = await claim(self.metastore, ARCHIVE_AUDIT.name, key=str(uuid.uuid4()))
         await self._run(job, archiver or self.archiver)
 
     async def _run(self, job: Job, handler: JobHandler) -> None:
@@ -194,9 +192,7 @@ class TrailWorld:
 
     async def retain(self) -> None:
         """The cleanup alone."""
-        await self.metastore.enqueue_jobs([NewJob("clean-up-segments", str(uuid.uuid4()))])
-        job = await self.metastore.claim_job("test", ["clean-up-segments"], LEASE_MS)
-        assert job is not None
+        job = await claim(self.metastore, "clean-up-segments", key=str(uuid.uuid4()))
         while await self.metastore.trim_audit(job.token, older_than_ms=RETENTION_MS, limit=1_000):
             pass
         await self.metastore.finish_job(job.token)

@@ -1,4 +1,4 @@
-"""A world with real Postgres, and the job that works in it."""
+"""A world with real Postgres, and the jobs that work in it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.compactor.world import CompactionWorld
-from tests.metastore.segment_keys import with_keys
+from tests.compactor.segment_world import SegmentWorld
 
 
 @pytest.fixture
 async def world(
     metastore: PostgresMetastore, metastore_url: str, request: pytest.FixtureRequest
-) -> AsyncIterator[CompactionWorld]:
-    if not request.node.get_closest_marker("keyless"):
-        with_keys(metastore_url)
-    world = CompactionWorld(metastore, metastore_url)
-    await world.begin()
-    yield world
-    await world.service.close()
+) -> AsyncIterator[SegmentWorld]:
+    """A cluster with keys for its merged files, or without them if the test is marked `keyless`."""
+    async with SegmentWorld.running(metastore, metastore_url) as world:
+        if not request.node.get_closest_marker("keyless"):
+            await world.raise_level()
+        yield world

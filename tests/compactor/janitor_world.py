@@ -21,7 +21,7 @@ from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
@@ -30,7 +30,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import move_time, session, set_for_cluster
+from tests.metastore.sessions import claim, move_time, session, set_for_cluster
 
 HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
@@ -190,9 +190,7 @@ class JanitorWorld:
 
     async def claim(self, kind: str) -> tuple[Job, Lease]:
         """A lease of a job of that kind, which is there then."""
-        await self.metastore.enqueue_jobs([NewJob(kind, "")])
-        job = await self.metastore.claim_job("test", [kind], LEASE_MS)
-        assert job is not None
+        job = await claim(self.metastore, kind, lease_ms=LEASE_MS)
         return job, Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
 
     async def run(self, kind: str, wire: Tripwire | None = None) -> None:
@@ -210,6 +208,24 @@ class JanitorWorld:
             await self.metastore.release_job(job.token)
             raise
         await self.metastore.finish_job(job.token)
+
+    async def is_killed(self, kind: str, at: int, *, after: bool) -> bool:
+        """Return whether a run of the job comes to its call number `at`, where it is killed."""
+        try:
+            await self.run(kind, Tripwire(at, after=after))
+        except Killed:
+            return True
+        return False
+
+    async def taken(self, lease: Lease) -> list[uuid.UUID]:
+        """Dead files that the holder of the lease is given to delete."""
+        found = await self.metastore.take_dead_files(lease.token, self.metastore.incarnation_id, limit=10)
+        return [file.file_id for file in found]
+
+    async def condemned(self, lease: Lease, *file_ids: uuid.UUID) -> list[uuid.UUID]:
+        """Those of these ids that the holder of the lease is given to sweep, regardless of their age."""
+        life = self.metastore.incarnation_id
+        return await self.metastore.condemn_files(lease.token, life, list(file_ids), min_age_ms=0)
 
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"headrace_{name}", labels) or 0.0

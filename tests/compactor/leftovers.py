@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_UP_SEGMENTS
-from tests.compactor.test_compact_faults import run_deletion, run_janitor
+from tests.compactor.test_compact_faults import run_janitor
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import move_time, session
 
@@ -22,6 +22,6 @@ async def end_leftovers(world: CompactionWorld, ahead_seconds: float) -> float:
         async with session(world.url) as raw:
             await move_time(raw, ahead_seconds)
         cleanup = SegmentCleanup(world.postgres, Settings(), SegmentCleanupMetrics(CollectorRegistry()))
-        await run_deletion(world, CLEAN_UP_SEGMENTS.name, cleanup.handle)
+        await world.run_job(CLEAN_UP_SEGMENTS.name, cleanup.handle)
         await run_janitor(world)
     return ahead_seconds

@@ -6,9 +6,11 @@ that is under way come to its end: cleanup and janitor, again and again, with ti
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any, NamedTuple
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.janitor import Janitor
@@ -16,18 +18,23 @@ from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
-from headrace.jobs.lease import Lease
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.storage.errors import FencedError
 from headrace.storage.file_id import file_id_of
+from tests.compactor.stores import PausingStore
 from tests.compactor.world import CompactionWorld
 from tests.metastore.segment_keys import with_keys
-from tests.metastore.sessions import move_time, rows, set_for_cluster
+from tests.metastore.sessions import claim, move_time, rows, set_for_cluster
 from tests.storage.batches import plain_batch
 
 LEASE_MS = 60_000
 HOUR = 3_600
 DAY = 86_400
+
+
+STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
+DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
+"""States of a segment, as events and keys have them."""
 
 
 class Event(NamedTuple):
@@ -59,6 +66,12 @@ class SegmentWorld(CompactionWorld):
     async def raise_level(self) -> None:
         with_keys(self.url)
         await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
+
+    async def filled(self, partitions: int = 1, files: int = 3) -> list[int]:
+        """The partition keys of a new topic `t` that is filled."""
+        keys = await self.topic("t", partitions)
+        await self.fill(keys, files)
+        return keys
 
     async def fill(self, keys: list[int], files: int = 3) -> None:
         """A batch of two records per partition and file."""
@@ -109,16 +122,41 @@ class SegmentWorld(CompactionWorld):
         await self._run_job("clean-up-segments", SegmentCleanup(api or self.postgres, Settings(), metrics).handle)
 
     async def _run_job(self, kind: str, handler: Any) -> None:
-        await self.postgres.enqueue_jobs([NewJob(kind, str(uuid.uuid4()))])
-        job = await self.postgres.claim_job("test", [kind], LEASE_MS)
-        assert job is not None
-        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        job = await claim(self.postgres, kind, key=str(uuid.uuid4()))
         try:
-            await handler(job, lease)
+            await handler(job, self.lease(job))
         except BaseException:
             await self.advance(LEASE_MS / 1000 + 1)
             raise
         await self.postgres.finish_job(job.token)
+
+    async def upload_by(self, count: int) -> list[int]:
+        """So many workers, each under another lease, upload one range; only the last one still has its lease.
+
+        All store their object before the first tries to finish; they finish in the order of their epochs, which are
+        returned.
+        """
+        files, uploads, epochs = await self.live_files(), [], []
+        for number in range(count):
+            lease_ms = LEASE_MS if number == count - 1 else 1
+            job = await (self.claim_next(lease_ms=lease_ms) if number else self.claim(files, 1, lease_ms=lease_ms))
+            store = PausingStore(self.store)
+            upload = asyncio.create_task(self.compactor(store=store).handle(job, self.lease(job)))
+            stored = asyncio.create_task(store.stored.wait())
+            await asyncio.wait((upload, stored), return_when=asyncio.FIRST_COMPLETED)  # also if it fails before
+            stored.cancel()
+            await asyncio.sleep(0.01)
+            uploads.append((store, upload))
+            epochs.append(job.token.epoch)
+        *zombies, (store, upload) = uploads
+        for overtaken, zombie in zombies:
+            overtaken.resume.set()
+            with pytest.raises(FencedError):
+                await zombie
+        store.resume.set()
+        await upload
+        await self.postgres.finish_job(job.token)
+        return epochs
 
     async def settle(self) -> None:
         """Settle until nothing is under way, and all tombstones are gone."""

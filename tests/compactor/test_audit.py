@@ -25,6 +25,7 @@ from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import delete, session
+from tests.overlay import Overlay
 from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch
 
@@ -96,26 +97,20 @@ async def test_files_that_are_replaced_and_deleted_under_an_audit_are_no_violati
     await _fill(world)
     old = await world.live_files()
 
-    class Slow:
+    listed = 0
+
+    async def list_slowly(after: uuid.UUID, limit: int) -> list[AuditedFile]:
         """What it lists is gone by the time that it is looked at."""
+        nonlocal listed
+        page = await world.postgres.audit_files(after, limit)
+        listed += 1
+        if listed == 1:
+            await world.compact(1)
+            await world.store.delete_many([object_key(file_id) for file_id in old])
+        return page
 
-        listed = 0
-
-        async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
-            page = await world.postgres.audit_files(after, limit)
-            self.listed += 1
-            if self.listed == 1:
-                await world.compact(1)
-                await world.store.delete_many([object_key(file_id) for file_id in old])
-            return page
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.postgres, name)
-
-    api: Any = Slow()
-    found = await audit(api, reads_of(world.store), deep=deep, on_progress=lambda *_: None)
-    assert found.violations == []
-    assert api.listed > len(old), "each was asked for again"
+    assert (await _audit(world, deep=deep, api=Overlay(world.postgres, audit_files=list_slowly))).violations == []
+    assert listed > len(old), "each was asked for again"
 
 
 def _flipped(at: int) -> Callable[[bytes], bytes]:
@@ -205,17 +200,12 @@ async def test_an_object_that_is_swept_between_list_and_question_is_no_violation
     old = new_file_id(time.time_ns() // 1_000_000 - 10 * HOUR_MS, world.rng)
     await world.store.put(object_key(old), b"orphan")
 
-    class Ending:
+    async def end_first(file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         """The janitor ends with the file, object and row, just before the metastore is asked for its name."""
+        await world.store.delete_many([object_key(old)])
+        return await world.postgres.unnamed_files(file_ids)
 
-        async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-            await world.store.delete_many([object_key(old)])
-            return await world.postgres.unnamed_files(file_ids)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.postgres, name)
-
-    assert (await _audit(world, api=Ending())).violations == []
+    assert (await _audit(world, api=Overlay(world.postgres, unnamed_files=end_first))).violations == []
 
 
 @pytest.mark.parametrize(("delay_hours", "expected"), [(1, [Kind.UNNAMED]), (7, [Kind.UNNAMED]), (9, []), (24, [])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import psycopg
 import pytest
@@ -29,7 +28,9 @@ from tests.compactor.audit_trail_world import (
     small_objects,
 )
 from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
+from tests.metastore.sessions import claim
 from tests.metastore.sql_sources import plant
+from tests.patch import Patch
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("R3")
@@ -140,24 +141,17 @@ async def test_nothing_moves_while_an_agent_of_the_release_before_may_run(world:
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     part, first = (await world.metastore.archivable_audit(RECORDS))[0]
     world.execute("UPDATE features SET max_level = 3 WHERE name = 'metadata.format'")
-    token = await lease_of(world)
+    token = (await claim(world.metastore, ARCHIVE_AUDIT.name)).token
     late = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
     assert not await world.metastore.archive_audit(token, late)
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     await world.check()
 
 
-async def lease_of(world: TrailWorld) -> Any:
-    await world.metastore.enqueue_jobs([ARCHIVE_AUDIT.once()])
-    job = await world.metastore.claim_job("test", [ARCHIVE_AUDIT.name], 60_000)
-    assert job is not None
-    return job.token
-
-
 async def test_only_the_oldest_rows_of_the_lease_that_holds_the_job_go(world: TrailWorld) -> None:
     await world.append(4 * RECORDS)
     part, first = (await world.metastore.archivable_audit(RECORDS))[0]
-    token = await lease_of(world)
+    token = (await claim(world.metastore, ARCHIVE_AUDIT.name)).token
     whole = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
     with pytest.raises(FencedError):
         await world.metastore.archive_audit(token._replace(epoch=token.epoch - 1), whole)
@@ -307,7 +301,7 @@ async def test_a_worker_of_the_life_before_deletes_no_object_of_the_next(world: 
     """It sees no row of the new object, and the bucket's mark is still its own."""
     await world.append(4 * RECORDS)
     await world.archive()
-    token = await lease_of(world)
+    token = (await claim(world.metastore, ARCHIVE_AUDIT.name)).token
     later = ArchivedAudit(min(world.model), 1 << 20, (1 << 20) + 4, RECORDS, 0, 1, 1, token.epoch + (1 << 20))
     await world.store.put(later.object_key, b"x")
     await world.store.put(later._replace(epoch=1).object_key, b"x")
@@ -361,7 +355,7 @@ SQL_BUGS = {
     ["rows go before the object is there", "one row too many goes", "the range ends one too early",
      "a join takes later objects along", "a page covers what is not read", "an object goes while its row is there"],
 )  # fmt: skip
-async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+async def test_a_planted_bug_is_caught(world: TrailWorld, patch: Patch, bug: str) -> None:
     proof = live(world, 1)
     if bug.startswith("rows go"):
         proof.close()
@@ -369,8 +363,8 @@ async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.Mo
     elif bug in SQL_BUGS:
         plant(world.url, *SQL_BUGS[bug])
     elif bug.startswith("a page"):
-        monkeypatch.setattr(AuditReader, "page", _to_the_end)
+        patch.replace(AuditReader, "page", _to_the_end)
     else:
-        monkeypatch.setattr(PostgresMetastore, "archived_audit", _no_rows)
+        patch.replace(PostgresMetastore, "archived_audit", _no_rows)
     with pytest.raises((AssertionError, HeadraceError)):
         await proof

@@ -17,6 +17,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.audit_trail_world import LEASE_MS, RECORDS, TrailWorld, small_objects
 from tests.compactor.janitor_world import PausingWire
 from tests.metastore.sql_sources import plant
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("R3")
 CALLS_TO_PUT = 4
@@ -87,13 +88,11 @@ async def test_a_worker_that_lost_its_lease_names_nothing(world: TrailWorld) -> 
     await world.check_bucket()
 
 
-async def test_a_sweep_that_does_not_look_at_leases_is_caught(
-    world: TrailWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sweep_that_does_not_look_at_leases_is_caught(world: TrailWorld, patch: Patch) -> None:
     async def no_leases(self: PostgresMetastore, kind: str) -> set[int]:
         return set()
 
-    monkeypatch.setattr(PostgresMetastore, "archiving_epochs", no_leases)
+    patch.replace(PostgresMetastore, "archiving_epochs", no_leases)
     with pytest.raises(AssertionError):
         await paused_between_put_and_statement(world)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +16,7 @@ from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.overlay import Overlay
 from tests.storage.batches import plain_batch
 
 
@@ -189,23 +188,17 @@ async def test_five_hundred_partitions_while_others_keep_winning(world: Compacti
     moved: dict[int, int] = {}
     calls = 0
 
-    class Racing:
-        async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
-            nonlocal calls
-            calls += 1
-            past, into = swaps[0].partition_key, swaps[-1].partition_key
-            moved[past], moved[into] = 6, 4
-            await world.postgres.move_log_starts(
-                [LogStartTarget(*item) for item in sorted(moved.items())], max_extents=99
-            )
-            await world.commit((keys[calls], batch(b"new")))
-            return await world.postgres.swap_extents(token, file, swaps)
+    async def race(token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+        nonlocal calls
+        calls += 1
+        past, into = swaps[0].partition_key, swaps[-1].partition_key
+        moved[past], moved[into] = 6, 4
+        await world.postgres.move_log_starts([LogStartTarget(*item) for item in sorted(moved.items())], max_extents=99)
+        await world.commit((keys[calls], batch(b"new")))
+        return await world.postgres.swap_extents(token, file, swaps)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.postgres, name)
-
-    files = await world.live_files()
-    await world.run(await world.claim(files, 1), world.compactor(metastore=Racing()))
+    files, api = await world.live_files(), Overlay(world.postgres, swap_extents=race)
+    await world.run(await world.claim(files, 1), world.compactor(metastore=api))
 
     assert calls >= world.postgres.commit_shards
     assert world.counted("extents_total", side="lost") == 2 * calls, "an input of both is gone"
@@ -227,26 +220,21 @@ async def test_a_reader_of_deleted_files_asks_once_more(world: CompactionWorld) 
     old = await world.live_files()
     await world.compact(1)
 
-    class Stale:
-        """Answers the first question as it was before."""
+    asked = 0
 
-        asked = 0
-
-        async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = 0) -> list[PartitionExtents]:
-            self.asked += 1
-            return [located] if self.asked == 1 else await world.postgres.find_extents(queries)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.postgres, name)
+    async def as_it_was(queries: list[ExtentQuery], max_bytes: int = 0) -> list[PartitionExtents]:
+        """Answer the first question as it was before."""
+        nonlocal asked
+        asked += 1
+        return [located] if asked == 1 else await world.postgres.find_extents(queries)
 
     await world.store.delete_many([object_key(file_id) for file_id in old])
-    stale = Stale()
-    world.metastore = stale  # type: ignore[assignment]
+    world.metastore = Overlay(world.postgres, find_extents=as_it_was)  # type: ignore[assignment]
     late = world.new_service(CollectorRegistry())
     await late.start()
     result = await world.request_fetch({key: 0}, service=late)
     assert result.code(key) == 0
-    assert stale.asked == 2
+    assert asked == 2
     assert [read_header(sent).base_offset for sent in split_sent(result.records(key))] == [0, 2, 4]
     await late.close()
 

@@ -21,11 +21,9 @@ from headrace.compactor.sources import damaged_extent
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
 from headrace.compactor.undecided import Undecided
-from headrace.jobs.lease import Lease
-from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.damage import DamageKind
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import is_in_file
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -37,7 +35,7 @@ from headrace.storage.records.codec import Record
 from headrace.storage.segment import rereading
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
-from tests.compactor.world import LEASE_MS, CompactionWorld
+from tests.compactor.world import CompactionWorld
 from tests.metastore.commit_scenes import condemn
 from tests.metastore.sessions import move_time, session, set_for_cluster
 from tests.storage.altered_reads import InstantClock, flipped
@@ -97,10 +95,9 @@ async def test_killed_at_every_step_the_job_goes_on(world: CompactionWorld, leve
         before = await seen(world, keys)
         wire = Tripwire(step, after=after)
         job = await world.claim(await world.live_files(level=0), level, lease_ms=1)
-        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
         worker = world.compactor(store=wire.over(world.store), metastore=wire.over(world.postgres), **SMALL)
         try:
-            await worker.handle(job, lease)
+            await worker.handle(job, world.lease(job, lease_ms=1))
             steps = step
         except Killed:
             assert await seen(world, keys) == before, f"half done, at step {step}"
@@ -124,7 +121,7 @@ async def check_sweeping(world: CompactionWorld) -> None:
     assert live < stored
     async with session(world.url) as connection:
         await move_time(connection, 4 * 3600)
-    await run_deletion(world, "sweep", Sweeper(world.postgres, world.store, janitor_metrics()))
+    await world.run_job("sweep", Sweeper(world.postgres, world.store, janitor_metrics()))
     swept = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
     assert swept == stored - orphans, "the sweeper takes orphans, and nothing that was ever named"
     await run_janitor(world)
@@ -137,7 +134,7 @@ async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld
     keys = await fill(world)
     before, extents = await seen(world, keys), await world.extents(*keys)
     job = await world.claim(await world.live_files(), 1, lease_ms=1)
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+    lease = world.lease(job, lease_ms=1)
     await world.clock.sleep(0.005)
     other = await world.claim_next()
     with pytest.raises(FencedError):
@@ -193,9 +190,8 @@ async def test_an_id_that_the_sweeper_took_is_never_named(world: CompactionWorld
             return await world.postgres.swap_extents(token, file, swaps)
 
     job = await world.claim(await world.live_files(), 1)
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     with pytest.raises(NotFoundError):
-        await world.compactor(metastore=Swept(world.postgres, 0, happened=False)).handle(job, lease)
+        await world.compactor(metastore=Swept(world.postgres, 0, happened=False)).handle(job, world.lease(job))
     assert await world.extents(*keys) == extents
     old = NewFile(new_file_id(world.service.database_now_ms() - 3_700_000, world.rng), 1, 100, 50)
     with pytest.raises(NotFoundError):
@@ -351,15 +347,7 @@ class Gated(StoreDecorator):
 async def run_janitor(world: CompactionWorld) -> None:
     """Delete at once what may be deleted."""
     await set_for_cluster(world.postgres, "file.delete.delay.ms", 0)
-    await run_deletion(world, "delete", Janitor(world.postgres, world.store, janitor_metrics()))
-
-
-async def run_deletion(world: CompactionWorld, kind: str, handler: JobHandler) -> None:
-    await world.postgres.enqueue_jobs([NewJob(kind, "")])
-    job = await world.postgres.claim_job("janitor", [kind], LEASE_MS)
-    assert job is not None
-    await handler(job, Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS))
-    await world.postgres.finish_job(job.token)
+    await world.run_job("delete", Janitor(world.postgres, world.store, janitor_metrics()))
 
 
 def janitor_metrics() -> JanitorMetrics:
@@ -375,8 +363,7 @@ async def test_files_that_become_dead_during_a_merge_are_kept_until_it_ends(worl
     job = await world.claim(inputs, 2)
     store = Gated(world.store)
     worker = world.compactor(store=store)
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    merging = asyncio.create_task(worker.handle(job, lease))
+    merging = asyncio.create_task(worker.handle(job, world.lease(job)))
     await store.reached.wait()
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK) for key in keys], max_extents=1_000)
     await run_janitor(world)

@@ -16,11 +16,11 @@ import pytest
 
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import NotFoundError, UnavailableError
 from tests.compactor.segment_world import HOUR, SegmentWorld
-from tests.metastore.sessions import delete, session, set_for_cluster
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sessions import delete, set_for_cluster
+from tests.metastore.sql_sources import plant_all
+from tests.overlay import Overlay
 from tests.seeds import seeds
 
 MINUTE = 60
@@ -32,20 +32,16 @@ PAUSES = (0, 4, 7)
 """Minutes between two steps of a round: less than the delay. Before each round all files are old enough to go."""
 
 
-class Race:
+def racing(world: SegmentWorld, step: Any) -> Overlay:
     """The metastore of a merge: something happens before its first swap."""
+    steps = [] if step is None else [step]
 
-    def __init__(self, world: SegmentWorld, step: Any) -> None:
-        self._world, self._step = world, step
+    async def swap_extents(*call: Any) -> list[SwapOutcome]:
+        if steps:
+            await steps.pop()()
+        return await world.postgres.swap_extents(*call)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world.postgres, name)
-
-    async def swap_extents(self, *call: Any) -> list[SwapOutcome]:
-        step, self._step = self._step, None
-        if step is not None:
-            await step()
-        return await self._world.postgres.swap_extents(*call)
+    return Overlay(world.postgres, swap_extents=swap_extents)
 
 
 class FileEnds:
@@ -99,7 +95,7 @@ class FileEnds:
             return
         job = await self.world.claim(files, self.rng.choice((1, 2)))
         try:
-            await self.world.run(job, self.world.compactor(metastore=Race(self.world, step)))
+            await self.world.run(job, self.world.compactor(metastore=racing(self.world, step)))
         except (NotFoundError, UnavailableError):  # another merge had a higher epoch
             await self.world.postgres.finish_job(job.token)
         await self.look()
@@ -141,44 +137,28 @@ class FileEnds:
         self.named = {file_id: when for file_id, when in self.named.items() if file_id in there}
 
 
-async def tell(metastore: PostgresMetastore, url: str, seed: int, bug: str = "") -> None:
-    world = SegmentWorld(metastore, url)
-    await world.begin()
-    await world.raise_level()
+@pytest.fixture
+async def world(world: SegmentWorld) -> SegmentWorld:
     await set_for_cluster(world.postgres, "file.delete.delay.ms", DELAY * 1000)
-    if bug:
-        async with session(url) as raw:
-            await raw.execute(bug.encode())
-    try:
-        await FileEnds(world, seed).run()
-    finally:
-        await world.service.close()
+    return world
 
 
 @pytest.mark.requirement("R5")
 @pytest.mark.parametrize("seed", seeds([3], range(4, 40)))
-async def test_a_reader_finds_what_it_may_still_read(
-    metastore: PostgresMetastore, metastore_url: str, seed: int
-) -> None:
-    await tell(metastore, metastore_url, seed)
+async def test_a_reader_finds_what_it_may_still_read(world: SegmentWorld, seed: int) -> None:
+    await FileEnds(world, seed).run()
 
 
-async def test_a_planted_bug_is_caught(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_planted_bug_is_caught(world: SegmentWorld) -> None:
     """A key with a lower epoch goes before its own time, and its file does not wait."""
-    bug = source_of("release_segments")
-    for right, wrong in (("OR s.due_at < p_before)", "OR true)"), ("AND file_is_unneeded(f, p_before)", "")):
-        assert right in bug, f"the bug has to be planted elsewhere: {right}"
-        bug = bug.replace(right, wrong)
+    texts = [("OR s.due_at < p_before)", "OR true)"), ("AND file_is_unneeded(f, p_before)", "")]
+    plant_all(world.url, "release_segments", texts)
     with pytest.raises(AssertionError, match="deleted before"):
-        await tell(metastore, metastore_url, 3, bug)
+        await FileEnds(world, 3).run()
 
 
-async def test_each_key_keeps_its_own_due_time(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_each_key_keeps_its_own_due_time(world: SegmentWorld) -> None:
     """A later upload of the same end offset was lost nine minutes before the file with the live key became dead."""
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    await set_for_cluster(world.postgres, "file.delete.delay.ms", DELAY * 1000)
     (key,) = await world.topic("t", 1)
     for _ in range(2):
         await world.fill([key], files=1)
@@ -189,7 +169,7 @@ async def test_each_key_keeps_its_own_due_time(metastore: PostgresMetastore, met
     async def replace() -> None:
         await world.run(await world.claim([first], 2))
 
-    await world.run(await world.claim([first, last], 2), world.compactor(metastore=Race(world, replace)))
+    await world.run(await world.claim([first, last], 2), world.compactor(metastore=racing(world, replace)))
     await world.advance(9.5 * MINUTE)
     await world.run(await world.claim(await world.live_files(), 2))
     assert last not in await world.live_files()
@@ -201,4 +181,3 @@ async def test_each_key_keeps_its_own_due_time(metastore: PostgresMetastore, met
     assert last not in await world.objects()
     await world.settle()
     await world.check_rest()
-    await world.service.close()

@@ -61,12 +61,9 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     await world.advance(HOUR)
     assert await world.commit(file) == first
     job, lease = await world.claim("delete")
-    incarnation = world.metastore.incarnation_id
-    taken = await world.metastore.take_dead_files(lease.token, incarnation, limit=10)
-    assert taken == []
+    assert await world.taken(lease) == []
     await world.advance(SETTLED_SECONDS - HOUR + 1)
-    taken = await world.metastore.take_dead_files(lease.token, incarnation, limit=10)
-    assert [found.file_id for found in taken] == [file.file_id]
+    assert await world.taken(lease) == [file.file_id]
     assert await world.metastore.drop_files(job.token, [file.file_id]) == 1
     assert await world.commit(file) == first, "its answer is kept longer than promised, and appends nothing"
     assert await world.files() == {}
@@ -98,9 +95,8 @@ async def test_without_a_value_of_the_cluster_nothing_is_deleted(world: JanitorW
         waits = {"job": kind, "setting": "file.delete.delay.ms"}
         assert world.counted("deletion_waits", **waits) == 1
     _, lease = await world.claim("sweep")
-    incarnation = world.metastore.incarnation_id
-    assert await world.metastore.take_dead_files(lease.token, incarnation, limit=10) == []
-    assert await world.metastore.condemn_files(lease.token, incarnation, [orphan], min_age_ms=0) == []
+    assert await world.taken(lease) == []
+    assert await world.condemned(lease, orphan) == []
     await world.metastore.finish_job(lease.token)
     assert await world.files() == {file_id: 0}
     assert {object_key(file_id), object_key(orphan)} <= await world.store.keys()
@@ -155,11 +151,7 @@ async def test_a_worker_killed_at_any_step_leaves_the_rest_to_the_next(world: Ja
         await world.kill_all()
         await world.advance(DELAY_SECONDS + 1)
         live = await world.add_file()
-        try:
-            await world.run("delete", Tripwire(step, after=after))
-            was_killed = False
-        except Killed:
-            was_killed = True
+        was_killed = await world.is_killed("delete", step, after=after)
         for file_id, state in (await world.files()).items():
             if state == 0:
                 assert object_key(file_id) in await world.store.keys(), f"a live file's object is gone: step={step}"
@@ -194,8 +186,7 @@ async def test_taken_files_are_returned_again_also_recently_dead_ones(world: Jan
     await world.advance(1)
     _, lease = await world.claim("delete")
     for _ in range(2):
-        taken = await world.metastore.take_dead_files(lease.token, world.metastore.incarnation_id, limit=10)
-        assert [found.file_id for found in taken] == [dead]
+        assert await world.taken(lease) == [dead]
 
 
 async def test_what_the_store_refuses_keeps_its_row_and_holds_up_nothing(
@@ -248,12 +239,11 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld)
     _, old = await world.claim("delete")
     await world.advance(60)
     _, new = await world.claim("delete")
-    incarnation = world.metastore.incarnation_id
     with pytest.raises(FencedError):
-        await world.metastore.take_dead_files(old.token, incarnation, limit=10)
+        await world.taken(old)
     with pytest.raises(FencedError):
-        await world.metastore.condemn_files(old.token, incarnation, [uuid.UUID(int=5)], min_age_ms=0)
-    await world.metastore.take_dead_files(new.token, incarnation, limit=10)
+        await world.condemned(old, uuid.UUID(int=5))
+    await world.taken(new)
     with pytest.raises(FencedError):
         await world.metastore.drop_files(old.token, [dead])
     assert await world.files() == {dead: 2}

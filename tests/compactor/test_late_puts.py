@@ -21,6 +21,7 @@ from headrace.storage.objects.hedge_policy import SAMPLES_MIN, HedgePolicy
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.store import ObjectInfo, ObjectStore
 from tests.compactor.janitor_world import DELAY_SECONDS, HOUR, SETTLED_SECONDS, JanitorWorld
+from tests.patch import Patch
 
 
 class LateStore(StoreDecorator):
@@ -102,15 +103,13 @@ async def test_a_late_put_of_a_condemned_file_goes_with_its_row(world: JanitorWo
     assert (await world.files(), await world.store.keys()) == ({}, set())
 
 
-async def test_a_sweeper_that_deletes_no_orphans_fails_the_proof(
-    world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sweeper_that_deletes_no_orphans_fails_the_proof(world: JanitorWorld, patch: Patch) -> None:
     """A planted bug."""
 
     async def sweep(self: Sweeper, lease: Lease, incarnation_id: uuid.UUID, file_ids: list[uuid.UUID]) -> int:
         return 0
 
-    monkeypatch.setattr(Sweeper, "_sweep", sweep)
+    patch.replace(Sweeper, "_sweep", sweep)
     with pytest.raises(AssertionError, match="the late copy is swept"):
         await test_a_late_put_of_a_deleted_file_is_an_orphan(world)
 

@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.compactor.share_lives import Lives
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.patch import Patch
+from tests.patch import Plant, wrapped
 from tests.planted import PlantedBugs, Trial
 
 PROGRAMS = find_installation().bin_dir
@@ -75,13 +75,6 @@ async def test_no_history_shows_a_wrong_list() -> None:
 @pytest.mark.slow
 async def test_no_history_of_many_shows_a_wrong_list() -> None:
     assert not await _histories(range(1_000, 1_000 + MANY_SEEDS))
-
-
-Plant = Callable[[Patch], object]
-
-
-def _replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
 
 
 def _each_write_keeps_what_it_replaces(right: Any) -> Any:
@@ -146,19 +139,17 @@ def _agents_forget_at_once(right: Any) -> Any:
 
 
 PLANTS: dict[str, Plant] = {
-    "each write keeps what it replaces": _replaced(
+    "each write keeps what it replaces": wrapped(
         FakeGroupApi, "store_share_partitions", _each_write_keeps_what_it_replaces
     ),
-    "what any life found counts": _replaced(lost_shares, "found_by", _any_life_s_find_counts),
-    "the log of an earlier life has no end": _replaced(lost_shares, "_ends", _the_log_has_no_end),
-    "the first state counts": _replaced(lost_shares, "_order", _the_first_record_counts),
-    "a server that went back records": _replaced(share_recorder, "read_stored", _a_server_that_went_back_records),
-    "an earlier record is enough": _replaced(share_recorder, "read_stored", _an_earlier_record_is_enough),
-    "the beginning is forgotten": _replaced(lost_shares, "lost_ranges", _the_beginning_is_forgotten),
-    "what is done after the start is forgotten": _replaced(
-        lost_shares, "lost_ranges", _what_is_done_later_is_forgotten
-    ),
-    "agents record nothing": _replaced(AnsweredShares, "record", _agents_forget_at_once),
+    "what any life found counts": wrapped(lost_shares, "found_by", _any_life_s_find_counts),
+    "the log of an earlier life has no end": wrapped(lost_shares, "_ends", _the_log_has_no_end),
+    "the first state counts": wrapped(lost_shares, "_order", _the_first_record_counts),
+    "a server that went back records": wrapped(share_recorder, "read_stored", _a_server_that_went_back_records),
+    "an earlier record is enough": wrapped(share_recorder, "read_stored", _an_earlier_record_is_enough),
+    "the beginning is forgotten": wrapped(lost_shares, "lost_ranges", _the_beginning_is_forgotten),
+    "what is done after the start is forgotten": wrapped(lost_shares, "lost_ranges", _what_is_done_later_is_forgotten),
+    "agents record nothing": wrapped(AnsweredShares, "record", _agents_forget_at_once),
 }
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
 import pytest
 
-from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, OutcomeUnknownError
-from tests.compactor.segment_world import HOUR, LEASE_MS, SegmentWorld
+from tests.compactor.segment_world import HOUR, SegmentWorld
+from tests.metastore.sessions import claim
+from tests.overlay import Overlay
 
 MOVED, REPLACED, CALLED, AGAIN = "log start", "another job", "call", "call again"
 ORDERS = [
@@ -35,18 +35,11 @@ async def delete_records(world: SegmentWorld, key: int) -> None:
 
 async def retain(world: SegmentWorld, key: int) -> None:
     """Do the same as the job `retention` does."""
-    token = await lease(world, "retention-test")
+    token = (await claim(world.postgres, "retention-test")).token
     target = LogStartTarget(key, LOG_START)
     offset = world.view.image.offset
     assert await world.postgres.enforce_retention([target], max_extents=100, by=token, metadata_offset=offset)
     await world.postgres.finish_job(token)
-
-
-async def lease(world: SegmentWorld, kind: str) -> JobToken:
-    await world.postgres.enqueue_jobs([NewJob(kind, "")])
-    job = await world.postgres.claim_job("test", [kind], LEASE_MS)
-    assert job is not None
-    return job.token
 
 
 TRIGGERS = (delete_records, retain)
@@ -59,30 +52,8 @@ class Hurried(SystemClock):
         return
 
 
-class Ordered:
-    """The metastore of a merge of two files of one partition: its swap call is sent twice, as part of an order."""
-
-    def __init__(self, world: SegmentWorld, order: Iterable[str], steps: dict[str, Callable[[], Any]]) -> None:
-        self._world, self._order, self._steps = world, iter(order), steps
-        self.answers: list[list[SwapOutcome]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world.postgres, name)
-
-    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
-        """The answer of the first copy is lost; what follows the second comes before its answer."""
-        for step in self._order:
-            if step not in (CALLED, AGAIN):
-                await self._steps[step]()
-                continue
-            self.answers.append(await self._world.postgres.swap_extents(token, file, swaps))
-            if step == CALLED:
-                raise OutcomeUnknownError("connection lost after the commit")
-        return self.answers[-1]
-
-
 async def play(world: SegmentWorld, order: Sequence[str], key: int, move: Any) -> list[list[SwapOutcome]]:
-    """One order, on its own partition: both answers."""
+    """One order, on its own partition, of a merge of two files: its swap call is sent twice; both answers."""
     known = set(await world.live_files())
     await world.fill([key], files=2)
     inputs = [await merged(world, file_id) for file_id in sorted(set(await world.live_files()) - known)]
@@ -91,9 +62,24 @@ async def play(world: SegmentWorld, order: Sequence[str], key: int, move: Any) -
         if inputs[0] in {extent.file_id for extent in await world.extents(key)}:
             await world.run(await world.claim([inputs[0]], 2))
 
-    api = Ordered(world, order, {MOVED: lambda: move(world, key), REPLACED: replace})
+    steps, answers = iter(order), list[list[SwapOutcome]]()
+
+    async def swap_extents(*call: Any) -> list[SwapOutcome]:
+        """The answer of the first copy is lost; what follows the second comes before its answer."""
+        for step in steps:
+            if step in (CALLED, AGAIN):
+                answers.append(await world.postgres.swap_extents(*call))
+            if step == CALLED:
+                raise OutcomeUnknownError("connection lost after the commit")
+            if step == MOVED:
+                await move(world, key)
+            elif step == REPLACED:
+                await replace()
+        return answers[-1]
+
+    api = Overlay(world.postgres, swap_extents=swap_extents)
     await world.run(await world.claim(sorted(inputs), 2), world.compactor(metastore=api, clock=Hurried()))
-    return api.answers
+    return answers
 
 
 async def merged(world: SegmentWorld, file_id: Any) -> Any:
@@ -122,15 +108,6 @@ async def check_every_order(world: SegmentWorld) -> None:
         assert [offset for base, last in ends for offset in range(max(base, start), last + 1)] == [*range(start, 4)]
 
 
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> Any:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
-
-
 @pytest.mark.requirement("W8", "R11")
 async def test_a_repeated_call_gets_its_first_answer_in_every_order(world: SegmentWorld) -> None:
     await check_every_order(world)
@@ -138,19 +115,15 @@ async def test_a_repeated_call_gets_its_first_answer_in_every_order(world: Segme
 
 @pytest.mark.requirement("R11")
 async def test_a_call_after_the_lease_is_refused_and_its_answer_is_forgotten(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key], files=1)
+    await world.filled(files=1)
     calls: list[Any] = []
 
-    class Noted:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.postgres, name)
+    async def noted(*call: Any) -> list[SwapOutcome]:
+        calls.append(call)
+        return await world.postgres.swap_extents(*call)
 
-        async def swap_extents(self, *call: Any) -> list[SwapOutcome]:
-            calls.append(call)
-            return await world.postgres.swap_extents(*call)
-
-    await world.run(await world.claim(await world.live_files(), 1), world.compactor(metastore=Noted()))
+    api = Overlay(world.postgres, swap_extents=noted)
+    await world.run(await world.claim(await world.live_files(), 1), world.compactor(metastore=api))
     with pytest.raises(FencedError):
         await world.postgres.swap_extents(*calls[0])
     assert await world.ask("SELECT count(*) FROM swap_answers") == [(1,)]

@@ -8,7 +8,6 @@ import pytest
 
 from headrace.compactor.segment_cleanup import ROWS_PER_CALL
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id, object_key
 from tests.compactor.segment_world import DAY, SegmentWorld
 from tests.metastore.sessions import session
@@ -53,19 +52,11 @@ MAKE = (
     "topics",
     [
         ROWS_PER_CALL + 1,
-        pytest.param(
-            10_000,
-            marks=[
-                pytest.mark.slow,
-            ],
-        ),
+        pytest.param(10_000, marks=pytest.mark.slow),
     ],
 )
-async def test_deleted_topics_leave_no_records(topics: int, metastore: PostgresMetastore, metastore_url: str) -> None:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    born_ms = (await metastore.live_extents([])).wall_ms
+async def test_deleted_topics_leave_no_records(topics: int, world: SegmentWorld) -> None:
+    born_ms = (await world.postgres.live_extents([])).wall_ms
     files = [new_file_id(born_ms, world.rng, 1) for _ in range(-(-topics // TOPICS_OF_A_FILE))]
     for file_id in files:
         await world.store.put(object_key(file_id), b"x" * 100)
@@ -87,7 +78,6 @@ async def test_deleted_topics_leave_no_records(topics: int, metastore: PostgresM
     await world.advance(Settings().segments_audit_retention_ms / 1000 + DAY)
     await world.clean_up()
     assert await world.ask("SELECT FROM remote_segment_events") == []
-    await world.service.close()
 
 
 async def counts(world: SegmentWorld) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
+from tests.patch import Patch
 
 TOPIC = uuid.UUID(int=5)
 PER_OBJECT = 200
@@ -214,7 +216,7 @@ LIFE_BUGS = ("older objects go at once", "no life takes over", "what a life undi
 
 
 @pytest.mark.parametrize("bug", LIFE_BUGS)
-async def test_a_planted_bug_of_a_new_life_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_of_a_new_life_is_caught(bug: str, patch: Patch) -> None:
     world = Outcomes(1)
 
     async def yes(token: Any) -> bool:
@@ -228,24 +230,24 @@ async def test_a_planted_bug_of_a_new_life_is_caught(bug: str, monkeypatch: pyte
 
     match bug:
         case "older objects go at once":
-            monkeypatch.setattr(world.workers[0], "_may_delete", yes)
+            patch.replace(world.workers[0], "_may_delete", yes)
         case "no life takes over":
-            monkeypatch.setattr(recording, "newest_taken_over", not_again)
+            patch.replace(recording, "newest_taken_over", not_again)
         case _:
-            monkeypatch.setitem(globals(), "list_outcomes", all_lives)
+            patch.replace(sys.modules[__name__], "list_outcomes", all_lives)
     with pytest.raises(AssertionError):
         await a_wrong_restore(world)
 
 
 @pytest.mark.parametrize("bug", ["nothing is checked", "what is in the log goes"])
-async def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(bug: str, patch: Patch) -> None:
     async def forgetful(self: OutcomeRecorder, outcomes: Sequence[TransactionOutcome]) -> list[TransactionOutcome]:
         return list(outcomes)[1:]
 
     if bug == "nothing is checked":
-        monkeypatch.setattr(recording, "CHECKS_PER_ENTRY", 0)
-        monkeypatch.setattr(recording, "CHECKS_PER_RUN", 0)
+        patch.replace(recording, "CHECKS_PER_ENTRY", 0)
+        patch.replace(recording, "CHECKS_PER_RUN", 0)
     else:
-        monkeypatch.setattr(OutcomeRecorder, "_used", forgetful)
+        patch.replace(OutcomeRecorder, "_used", forgetful)
     with pytest.raises(AssertionError):
         await test_objects_hold_what_is_in_the_log(40)

@@ -19,7 +19,6 @@ from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
-from headrace.jobs.lease import Lease
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
 from headrace.storage.file_id import object_key
@@ -66,7 +65,7 @@ async def test_a_merge(world: CompactionWorld, level: int, after: bool) -> None:
         before = await seen(world, keys)
         wire = PausingWire(step, after=after)
         job = await world.claim(await world.live_files(level=0), level, lease_ms=1)
-        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+        lease = world.lease(job, lease_ms=1)
         worker = world.compactor(store=wire.over(world.store), metastore=wire.over(world.postgres), **SMALL)
         async with paused(worker.handle(job, lease), wire) as was_stopped:
             await take_over(world)

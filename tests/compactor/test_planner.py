@@ -14,12 +14,11 @@ from headrace.compactor.plan import decode_job
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.jobs.kinds import COMPACT, COMPACT_LARGE, PLAN_COMPACTION
-from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import claim, move_time, session
 from tests.storage.batches import plain_batch
 
 EAGER = PolicyLimits(min_age_ms=0, fan_in=3)
@@ -28,12 +27,8 @@ SPARK = replace(EAGER, large_bytes=1, large_wait_ms=3_600_000)
 
 
 async def plan(world: CompactionWorld, limits: PolicyLimits = EAGER) -> None:
-    await world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
-    job = await world.postgres.claim_job("test", [PLAN_COMPACTION.name], LEASE_MS)
-    assert job is not None
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry())).handle(job, lease)
-    await world.postgres.finish_job(job.token)
+    planner = Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry()))
+    await world.run_job(PLAN_COMPACTION.name, planner.handle)
 
 
 async def test_files_climb_level_by_level_until_nothing_is_worth_a_job(world: CompactionWorld) -> None:
@@ -84,10 +79,8 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
     (key,) = await world.topic("t", 1)
     for _ in range(3):
         await world.commit((key, plain_batch(1)))
-    await world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
-    job = await world.postgres.claim_job("slow", [PLAN_COMPACTION.name], 1)
-    assert job is not None
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+    job = await claim(world.postgres, PLAN_COMPACTION.name, worker="slow", lease_ms=1)
+    lease = world.lease(job, lease_ms=1)
     while await world.postgres.claim_job("quick", [PLAN_COMPACTION.name], LEASE_MS) is None:
         await world.clock.sleep(0.002)
     with pytest.raises(FencedError):
@@ -113,9 +106,17 @@ async def test_a_plan_without_anything_to_do_asks_twice(
 # -- large jobs: Spark's for a time
 
 
-async def three_files(world: CompactionWorld, *keys: int) -> None:
+async def three_files(world: CompactionWorld, key: int) -> None:
     for number in range(3):
-        await world.commit(*((key, plain_batch(2, b"%d" % number)) for key in keys))
+        await world.commit((key, plain_batch(2, b"%d" % number)))
+
+
+async def planned_for_spark(world: CompactionWorld) -> int:
+    """A partition with three files, and the large job that was planned over them."""
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    return key
 
 
 async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
@@ -145,9 +146,7 @@ async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(worl
 
 
 async def test_a_spark_driver_that_came_too_late_swaps_nothing(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    key = await planned_for_spark(world)
     driver = await claim_large(world)
     assert driver is not None
     async with session(world.url) as connection:
@@ -162,9 +161,7 @@ async def test_a_spark_driver_that_came_too_late_swaps_nothing(world: Compaction
 
 
 async def test_what_spark_fails_at_again_and_again_is_done_here(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    await planned_for_spark(world)
     for attempt in range(planner.SPARK_ATTEMPTS):
         assert await count(world, COMPACT.name) == 0, attempt
         driver = await claim_large(world)
@@ -177,9 +174,7 @@ async def test_what_spark_fails_at_again_and_again_is_done_here(world: Compactio
 
 
 async def test_without_large_jobs_those_that_are_left_are_done_here_at_once(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await three_files(world, key)
-    await plan(world, SPARK)
+    await planned_for_spark(world)
     await plan(world, EAGER)
     assert (await count(world, COMPACT.name), await count(world, COMPACT_LARGE.name)) == (1, 0)
 

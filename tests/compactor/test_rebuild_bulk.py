@@ -28,6 +28,7 @@ from headrace.storage.file_id import new_bulk_file_id, term_ms
 from tests.compactor.test_rebuild import Lost, lost, read_all  # noqa: F401 -- the fixture
 from tests.compactor.test_rebuild_transactions import record
 from tests.metastore.sql_sources import plant
+from tests.patch import Patch
 from tests.scan.test_bulk_write import Attempts
 from tests.seeds import seeds
 from tests.spark.world import ScanWorld
@@ -194,7 +195,7 @@ async def test_a_planted_bug_is_caught(
     bug: str,
     world: ScanWorld,
     lost: Lost,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     async def all_decided(*_: Any) -> BulkFiles:
         return BulkFiles((), ())
@@ -206,7 +207,7 @@ async def test_a_planted_bug_is_caught(
         case "decisions are not kept":
             plant(world.url, "decide_bulk_write", "c.attempt = p_attempt ORDER BY id\n", "false ORDER BY id\n")
         case "every attempt is shown":
-            monkeypatch.setattr(rebuild, "bulk_files", all_decided)
+            patch.replace(rebuild, "bulk_files", all_decided)
         case "a rebuild records nothing":
             plant(
                 lost.world.url.replace("/test_", "/rebuilt_"),
@@ -215,7 +216,7 @@ async def test_a_planted_bug_is_caught(
                 "WHERE false AND",
             )
         case _:
-            monkeypatch.setattr(BulkDecisionRecorder, "in_use", answers)
+            patch.replace(BulkDecisionRecorder, "in_use", answers)
     if bug == "a rebuild records nothing":
         proof = test_a_bucket_of_an_older_version_shows_every_attempt_and_says_so(world, lost)
     else:

@@ -40,7 +40,8 @@ from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import walk_batches
 from tests.compactor.test_rebuild import Lost, lost  # noqa: F401 -- the fixture
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import claim, rows, session
+from tests.patch import Patch
 from tests.seeds import seeds
 from tests.transactional_world import Truth, Writer, committed, send, some_history
 
@@ -50,9 +51,7 @@ TOPIC = uuid.UUID(int=5)
 async def record(world: CompactionWorld, metastore: PostgresMetastore | None = None) -> None:
     """One run of the job."""
     metastore = metastore or world.postgres
-    await metastore.enqueue_jobs([RECORD_OUTCOMES.once()])
-    job = await metastore.claim_job("test", [RECORD_OUTCOMES.name], LEASE_MS)
-    assert job is not None
+    job = await claim(metastore, RECORD_OUTCOMES.name)
     lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await OutcomeJob(metastore, world.store, world.rng, world.clock)(job, lease)
     await metastore.finish_job(job.token)
@@ -138,9 +137,9 @@ async def test_each_planted_bug_is_caught(
     lost: Lost,  # noqa: F811
     plant: Callable[..., Any],
     seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
-    monkeypatch.setattr(PartitionOutcomes, "committed", plant(PartitionOutcomes.committed))
+    patch.wrap(PartitionOutcomes, "committed", plant)
     with pytest.raises(AssertionError):
         await check_a_rebuild(world, lost, seed)
 
@@ -148,7 +147,7 @@ async def test_each_planted_bug_is_caught(
 async def test_a_rebuild_that_forgets_markers_is_caught(
     world: CompactionWorld,
     lost: Lost,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Patch,
 ) -> None:
     shown = rebuild.visible
 
@@ -156,7 +155,7 @@ async def test_a_rebuild_that_forgets_markers_is_caught(
         shown_ = shown(batches, ended)
         return shown_._replace(batches=[batch for batch in shown_.batches if batch.marker is None])
 
-    monkeypatch.setattr(rebuild, "visible", without)
+    patch.replace(rebuild, "visible", without)
     with pytest.raises(AssertionError):
         await check_a_rebuild(world, lost, 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,15 +15,6 @@ from headrace.storage.errors import FencedError, NotFoundError
 from headrace.storage.file_id import new_file_id, object_key
 from tests.compactor.segment_world import HOUR, LEASE_MS, SegmentWorld
 from tests.metastore.sql_sources import plant
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
 
 
 async def new_id(world: SegmentWorld) -> uuid.UUID:
@@ -112,9 +103,8 @@ async def swapped(world: SegmentWorld, job: Job, file: NewFile, swap: Swap, is_c
         await world.postgres.swap_extents(job.token, file, [swap])
 
 
-async def test_below_level_1_nothing_is_reserved(metastore: PostgresMetastore, metastore_url: str) -> None:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
+@pytest.mark.keyless
+async def test_below_level_1_nothing_is_reserved(world: SegmentWorld, metastore: PostgresMetastore) -> None:
     job, file_id = await world.claim([], 1), await new_id(world)
     segment, file, swap = await a_merge(world, job, file_id)
     before = await world.ask("SELECT count(*) FROM segment_files")
@@ -124,7 +114,6 @@ async def test_below_level_1_nothing_is_reserved(metastore: PostgresMetastore, m
     assert await world.ask("SELECT count(*) FROM segment_files") == before
     await metastore.swap_extents(job.token, file, [swap])
     assert await world.live_files(1) == [file_id]
-    await world.service.close()
 
 
 async def _swaps(world: SegmentWorld) -> None:

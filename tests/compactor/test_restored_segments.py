@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.restored_topic import kept_records
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.topic_restore import newest_of, restore_deleted
-from tests.compactor.segment_world import HOUR, SegmentWorld
+from tests.compactor.segment_world import DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
 from tests.metastore.sessions import set_for_cluster
-
-STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
-DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
 
 
 @pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
+async def world(world: SegmentWorld) -> SegmentWorld:
     """A cluster that keeps files for an hour."""
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    await set_for_cluster(metastore, "file.delete.delay.ms", HOUR * 1000)
-    yield world
-    await world.service.close()
+    await set_for_cluster(world.postgres, "file.delete.delay.ms", HOUR * 1000)
+    return world
 
 
 async def delete(world: SegmentWorld) -> None:
@@ -47,8 +37,7 @@ async def purge(world: SegmentWorld) -> None:
 @pytest.mark.requirement("R4.5")
 async def test_a_restored_topic_has_its_keys(world: SegmentWorld) -> None:
     """A deletion becomes one of its segments when it is final: then in the order of the lifecycle, and at once."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     await world.compact(1)
     records, segments = await world.records(keys[0]), await world.keys()
     await delete(world)
@@ -73,8 +62,7 @@ async def test_a_restored_topic_has_its_keys(world: SegmentWorld) -> None:
 
 async def test_restored_records_get_new_keys(world: SegmentWorld) -> None:
     """Their key has ended with their removal; a key does not come back."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     await world.compact(1)
     records, (old,) = await world.records(keys[0]), await world.keys()
     await world.postgres.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)

@@ -19,7 +19,7 @@ from headrace.compactor.undecided import Undecided
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.keys import partition_key
@@ -33,7 +33,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of, open_scene
-from tests.metastore.sessions import delete, session, set_for_cluster
+from tests.metastore.sessions import claim, delete, session, set_for_cluster
 
 HOUR_MS = 3_600_000
 
@@ -152,9 +152,7 @@ class Interrupting:
 
 async def lease_of(store: PostgresMetastore, worker: str = "a") -> Lease:
     """The lease of a retention job that is claimed now."""
-    await store.enqueue_jobs([NewJob("retention", str(uuid.uuid4()))])
-    job = await store.claim_job(worker, ["retention"], 30_000)
-    assert job is not None
+    job = await claim(store, "retention", key=str(uuid.uuid4()), worker=worker, lease_ms=30_000)
     return Lease(store, job, SystemClock(), claimed_at=0.0, lease_ms=30_000)
 
 

@@ -8,27 +8,23 @@ after its segments' tombstones (scenario 5, R13).
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
 
-from headrace.jobs.lease import Lease
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
 from headrace.metastore.api.segment_states import RemotePartitionDeleteState
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.records import RemotePartitionDeleteMetadataRecord, decode
 from headrace.metastore.segment_logs.rendering import audit_record, log_record
-from headrace.storage.errors import FencedError, UnavailableError
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.records.codec import Record
-from tests.compactor.segment_world import DAY, HOUR, LEASE_MS, SegmentWorld
+from tests.compactor.segment_world import DAY, HOUR, SegmentWorld
+from tests.compactor.stores import FailingStore
 from tests.metastore.segment_logs.scenarios import Row, Scenario, scenarios
 from tests.metastore.sessions import delete
 
@@ -40,15 +36,6 @@ class Line(NamedTuple):
     api_key: int | None
     state: str | None
     uuid: int | None
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
 
 
 async def audit_of(world: SegmentWorld) -> list[Record]:
@@ -128,65 +115,15 @@ def promised(scenario: Scenario) -> int:
     return 2 if count == "both" else int(count.split()[1])
 
 
-async def upload_by(world: SegmentWorld, count: int) -> None:
-    """So many workers, each under another lease, upload one range; only the last one still has its lease.
-
-    All store their object before the first tries to finish; they finish in the order of their epochs.
-    """
-    go = [asyncio.Event() for _ in range(count)]
-    tasks = []
-    for number in range(count):
-        lease_ms = LEASE_MS if number == count - 1 else 1
-        files = await world.live_files()
-        job = await (world.claim(files, 1, lease_ms=lease_ms) if number == 0 else world.claim_next(lease_ms=lease_ms))
-        stored = asyncio.Event()
-        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-        store = Pausing(world.store, stored, go[number])
-        tasks.append(asyncio.create_task(world.compactor(store=store).handle(job, lease)))
-        await stored.wait()
-        await asyncio.sleep(0.01)
-    for number, task in enumerate(tasks):
-        go[number].set()
-        if number < count - 1:
-            with pytest.raises(FencedError):
-                await task
-        else:
-            await task
-
-
-class Pausing(StoreDecorator):
-    """Says when an object is stored, and continues when it may."""
-
-    def __init__(self, store: object, stored: asyncio.Event, go: asyncio.Event) -> None:
-        super().__init__(store)  # type: ignore[arg-type]
-        self.stored, self.go = stored, go
-
-    async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-        done = await super().put(key, data, **more)  # type: ignore[arg-type]
-        self.stored.set()
-        await self.go.wait()
-        return done
-
-
 async def upload_scenario(world: SegmentWorld, number: int) -> None:
     """The events of scenarios 1, 2 and 3."""
     if number == 1:
         await world.compact(1)
     elif number == 2:
-        await upload_by(world, 2)
+        await world.upload_by(2)
     else:
-
-        class Failing(StoreDecorator):
-            failures = 1
-
-            async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-                if self.failures:
-                    self.failures -= 1
-                    raise UnavailableError("timeout")
-                return await super().put(key, data, **more)  # type: ignore[arg-type]
-
         job = await world.claim(await world.live_files(), 1)
-        await world.run(job, world.compactor(store=Failing(world.store)))
+        await world.run(job, world.compactor(store=FailingStore(world.store, is_stored=False)))
 
 
 @pytest.mark.requirement("R2", "R3")
@@ -200,8 +137,7 @@ async def upload_scenario(world: SegmentWorld, number: int) -> None:
 )
 async def test_uploads_line_by_line(world: SegmentWorld, number: int) -> None:
     scenario = scenarios()[number]
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await upload_scenario(world, number)
     written = await messages_of(world)
     assert lines_of(written) == expected_lines(scenario)
@@ -237,9 +173,8 @@ async def check_cache(
 @pytest.mark.requirement("R4.4")
 async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
     scenario = scenarios()[4]
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
-    await upload_by(world, len(scenario.initial))
+    (key,) = await world.filled()
+    await world.upload_by(len(scenario.initial))
     before = len(await audit_of(world))
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
     expected = expected_lines(scenario)
@@ -267,8 +202,7 @@ async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
 @pytest.mark.requirement("R4.5")
 async def test_a_partitions_deletion_line_by_line(world: SegmentWorld) -> None:
     scenario = scenarios()[5]
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
     while await world.postgres.purge_deleted_partitions(1_000):

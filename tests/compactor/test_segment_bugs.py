@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor import test_segments as proofs
 from tests.compactor.segment_world import SegmentWorld
 from tests.compactor.test_lost_swaps import check_every_order
@@ -153,13 +152,9 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_a_planted_bug_is_caught(bug: str, metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_planted_bug_is_caught(bug: str, world: SegmentWorld) -> None:
     function, right, wrong, proof = BUGS[bug]
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    plant(metastore_url, function, right, wrong)
+    plant(world.url, function, right, wrong)
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         await asyncio.wait_for(proof(world), 120)
     print(f"{bug}: {type(caught.value).__name__}")
-    await world.service.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.segment_world import DAY, HOUR, SegmentWorld
 from tests.metastore.sessions import session
 
@@ -16,9 +15,8 @@ LIFE_BYTES_MAX = 7_000
 
 
 @pytest.mark.requirement("R3")
-async def test_the_wal_of_a_segment_is_bounded(metastore: PostgresMetastore, metastore_url: str) -> None:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
+@pytest.mark.keyless
+async def test_the_wal_of_a_segment_is_bounded(world: SegmentWorld) -> None:
     keys = await world.topic("t", PARTITIONS)
 
     async def wal() -> int:
@@ -62,4 +60,3 @@ async def test_the_wal_of_a_segment_is_bounded(metastore: PostgresMetastore, met
     print(f"rows: events={rows[0][0]} keys={rows[0][1]}")
     assert upload < UPLOAD_BYTES_MAX
     assert upload + (deleted + removed) / PARTITIONS < LIFE_BYTES_MAX
-    await world.service.close()

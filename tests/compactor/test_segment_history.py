@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from headrace.jobs.kinds import COMPACT
-from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -94,10 +93,9 @@ class History:
         world, wire = self.world, self.wire()
         store: Any = Unsteady(world.store) if self.rng.random() < 0.3 else world.store
         parts = {"store": wire.over(store), "metastore": wire.over(world.postgres)}
-        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=60_000)
         limits = {"file_bytes": self.rng.choice((300, 1 << 20)), "extent_bytes": self.rng.choice((200, 1 << 20))}
         try:
-            await world.compactor(**parts, **limits).handle(job, lease)
+            await world.compactor(**parts, **limits).handle(job, world.lease(job))
             await world.postgres.finish_job(job.token)
         except Killed:
             await world.advance(61)
@@ -152,8 +150,6 @@ class History:
 @pytest.mark.requirement("R6", "R11")
 @pytest.mark.parametrize("seed", seeds([1], range(2, 30)))
 async def test_every_object_is_named_or_gone(seed: int, metastore: PostgresMetastore, metastore_url: str) -> None:
-    world = SegmentWorld(metastore, metastore_url, seed)
-    await world.begin()
-    await world.raise_level()
-    await History(world, seed).run()
-    await world.service.close()
+    async with SegmentWorld.running(metastore, metastore_url, seed) as world:
+        await world.raise_level()
+        await History(world, seed).run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,18 +13,8 @@ from headrace.jobs.metrics import JobMetrics
 from headrace.jobs.runner import JobRunner
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
-from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sql_sources import plant
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
 
 
 async def compacted(world: SegmentWorld) -> tuple[int, int]:
@@ -71,8 +61,7 @@ async def test_retention_without_its_job_is_noticed(world: SegmentWorld, metasto
 
 @pytest.mark.requirement("R3", "R12")
 async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     plan = CompactionJob(tuple(await world.live_files(0)), 1)
     await world.postgres.enqueue_jobs([COMPACT.once("t", encode(plan))])
     runner = runner_in(world, lambda: 7)

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 
-from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segments import NewSegment, StartOutcome
-from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.errors import FencedError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import new_file_id
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ObjectStore
 from tests.compactor.janitor_world import Killed, Tripwire
-from tests.compactor.segment_world import DAY, HOUR, LEASE_MS, SegmentWorld
+from tests.compactor.segment_world import DAY, DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
+from tests.compactor.stores import FailingStore, PausingStore
 from tests.metastore.sessions import delete, session, set_for_cluster
-
-STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
-DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
+from tests.overlay import Overlay
 
 
 @pytest.mark.requirement("R4.1", "R1", "R2", "R3")
 async def test_a_normal_upload(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     started, finished = await world.events()
     assert (started.end_offset, started.state, finished.state) == (5, STARTED, FINISHED)
@@ -49,50 +33,11 @@ async def test_a_normal_upload(world: SegmentWorld) -> None:
     await world.check_references()
 
 
-async def zombie_and_replacement(world: SegmentWorld) -> tuple[int, int]:
-    """Two workers upload the same range; the first lost its lease in between. Their epochs."""
-    first = await world.claim(await world.live_files(), 1, lease_ms=1)
-    stored, resume = asyncio.Event(), asyncio.Event()
-
-    class Pausing(StoreDecorator):
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            stored.set()
-            await resume.wait()
-            return done
-
-    lease = Lease(world.postgres, first, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    zombie = asyncio.create_task(world.compactor(store=Pausing(world.store)).handle(first, lease))
-    zombie.add_done_callback(lambda _: stored.set())  # also if it fails before
-    await stored.wait()
-    await asyncio.sleep(0.005)
-    second = await world.claim_next()
-    both = asyncio.Event()
-
-    class Resuming(StoreDecorator):
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            resume.set()
-            await both.wait()
-            return done
-
-    replacement = asyncio.create_task(world.run(second, world.compactor(store=Resuming(world.store))))
-    replacement.add_done_callback(lambda _: resume.set())
-    try:
-        with pytest.raises(FencedError):
-            await zombie
-    finally:
-        both.set()
-        await replacement
-    return first.token.epoch, second.token.epoch
-
-
 @pytest.mark.requirement("R4.2", "R11")
 async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    keys = await world.filled()
     before = await world.records(keys[0])
-    old, new = await zombie_and_replacement(world)
+    old, new = await world.upload_by(2)
     assert old < new
     found = [(event.epoch, event.state) for event in await world.events()]
     assert found == [(old, STARTED), (new, STARTED), (old, FINISHED), (new, FINISHED)]
@@ -109,21 +54,9 @@ async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
 
 @pytest.mark.requirement("R4.3")
 async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
-
-    class Failing(StoreDecorator):
-        failures = 1
-
-        async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-            done = await super().put(key, data, **more)  # type: ignore[arg-type]
-            if self.failures:
-                self.failures -= 1
-                raise UnavailableError("timeout")
-            return done
-
+    await world.filled()
     job = await world.claim(await world.live_files(), 1)
-    await world.run(job, world.compactor(store=Failing(world.store)))
+    await world.run(job, world.compactor(store=FailingStore(world.store, is_stored=True)))
     first, retry, success = await world.events()
     assert [first.state, retry.state, success.state] == [STARTED, STARTED, FINISHED]
     assert first[:3] == retry[:3] == success[:3]
@@ -136,9 +69,8 @@ async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWor
 
 @pytest.mark.requirement("R4.4", "R5")
 async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
-    old, new = await zombie_and_replacement(world)
+    keys = await world.filled()
+    old, new = await world.upload_by(2)
     await world.postgres.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
     deletion = (await world.events())[-1]
     assert (deletion.end_offset, deletion.state) == (5, DELETING)
@@ -167,8 +99,7 @@ async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) 
 
 @pytest.mark.requirement("R4.5", "R13")
 async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
     while await world.postgres.purge_deleted_partitions(1_000):
@@ -189,8 +120,7 @@ async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
 
 
 async def test_a_replaced_segment_goes_under_its_own_key(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 2)
-    await world.fill(keys)
+    keys = await world.filled(2)
     await world.compact(1)
     first = await world.keys()
     before = [await world.records(key) for key in keys]
@@ -210,8 +140,7 @@ async def test_a_replaced_segment_goes_under_its_own_key(world: SegmentWorld) ->
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld, after: bool) -> None:
     """Of an upload, of the deletion of what it replaced, and of the cleanup."""
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+    keys = await world.filled(3)
     before = [await world.records(key) for key in keys]
     for level in (1, 2):
         step = 1
@@ -219,10 +148,9 @@ async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld
             files = await world.live_files()
             wire = Tripwire(step, after=after)
             job = await world.claim(files, level, lease_ms=1)
-            lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
             compactor = world.compactor(store=wire.over(world.store), metastore=wire.over(world.postgres))
             try:
-                await compactor.handle(job, lease)
+                await compactor.handle(job, world.lease(job))
             except Killed:
                 await asyncio.sleep(0.005)
                 await world.check_references()
@@ -252,31 +180,22 @@ async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld
 
 
 async def test_an_unreserved_file_is_refused(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
 
-    class Keyless:
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.postgres, name)
+    async def keyless(*_: object) -> StartOutcome:
+        return StartOutcome.KEYLESS
 
-        async def start_segments(self, *_: object) -> object:
-            return StartOutcome.KEYLESS
-
+    api = Overlay(world.postgres, start_segments=keyless)
     job = await world.claim(await world.live_files(), 1)
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     with pytest.raises(NotFoundError):
-        await world.compactor(metastore=Keyless()).handle(job, lease)
+        await world.compactor(metastore=api).handle(job, world.lease(job))
     assert await world.keys() == []
 
 
 @pytest.mark.requirement("R10")
-async def test_files_without_keys_get_theirs_when_the_level_is_raised(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+@pytest.mark.keyless
+async def test_files_without_keys_get_theirs_when_the_level_is_raised(world: SegmentWorld) -> None:
+    keys = await world.filled(3)
     await world.compact(1)
     assert await world.events() == []
     before = [await world.records(key) for key in keys]
@@ -288,13 +207,11 @@ async def test_files_without_keys_get_theirs_when_the_level_is_raised(
     await world.settle()
     await world.check_rest()
     assert [await world.records(key) for key in keys] == before
-    await world.service.close()
 
 
 @pytest.mark.requirement("R2")
 async def test_illegal_transitions_are_refused_by_name(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
+    await world.filled()
     await world.compact(1)
     before = await world.keys()
     async with session(world.url) as raw:
@@ -305,24 +222,9 @@ async def test_illegal_transitions_are_refused_by_name(world: SegmentWorld) -> N
     assert len(await world.events()) == 2
 
 
-class Pausing(StoreDecorator):
-    """Stops after its first put until `resume` is set."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        super().__init__(store)
-        self.stored, self.resume = asyncio.Event(), asyncio.Event()
-
-    async def put(self, key: str, data: bytes, **more: object) -> object:  # type: ignore[override]
-        done = await super().put(key, data, **more)  # type: ignore[arg-type]
-        self.stored.set()
-        await self.resume.wait()
-        return done
-
-
 async def test_an_upload_under_a_lease_is_left_alone(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
-    store = Pausing(world.store)
+    await world.filled()
+    store = PausingStore(world.store)
     upload = asyncio.create_task(
         world.run(await world.claim(await world.live_files(), 1), world.compactor(store=store))
     )
@@ -337,9 +239,8 @@ async def test_an_upload_under_a_lease_is_left_alone(world: SegmentWorld) -> Non
 
 async def test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost(world: SegmentWorld) -> None:
     """Two jobs over the same files, which no planner makes: the one with the lower epoch is first."""
-    keys = await world.topic("t", 1)
-    await world.fill(keys)
-    files, slow, late = await world.live_files(), Pausing(world.store), Pausing(world.store)
+    keys = await world.filled()
+    files, slow, late = await world.live_files(), PausingStore(world.store), PausingStore(world.store)
     low, high = await world.claim(files, 1), await world.claim(files, 1)
     first = asyncio.create_task(world.run(low, world.compactor(store=slow)))
     await slow.stored.wait()
@@ -359,8 +260,7 @@ async def test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost(world: 
 
 
 async def test_a_lower_epoch_is_refused_after_a_higher_one(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     early = await world.claim(await world.live_files(), 1)
     await world.compact(1)
     segment = NewSegment(uuid.uuid4(), key, 0, 5, 0, 0, 100)
@@ -371,8 +271,7 @@ async def test_a_lower_epoch_is_refused_after_a_higher_one(world: SegmentWorld) 
 
 
 async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     job = await world.claim(await world.live_files(), 1)
     await world.run(job)
     again = await world.claim(await world.live_files(), 2)
@@ -388,8 +287,7 @@ async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWo
 
 
 async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     extents = await world.extents(key)
     mine, other = await world.claim([], 1), await world.claim([], 1)
     file_id = new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 1)
@@ -403,8 +301,7 @@ async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
 
 
 async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> None:
-    keys = await world.topic("t", 3)
-    await world.fill(keys)
+    keys = await world.filled(3)
     await world.compact(1)
     (merged,) = await world.live_files()
     before = [await world.records(key) for key in keys[1:]]
@@ -425,18 +322,16 @@ async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> No
 
 
 async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await world.compact(1)
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
 
-    class Refusing(StoreDecorator):
-        async def delete_many(self, keys: object) -> list[str]:
-            return []
+    async def delete_none(keys: object) -> list[str]:
+        return []
 
     await world.advance(2 * HOUR)
     with pytest.raises(UnavailableError):
-        await world.janitor(store=Refusing(world.store))
+        await world.janitor(store=Overlay(world.store, delete_many=delete_none))
     await world.clean_up()
     assert [event.state for event in await world.events()] == [STARTED, FINISHED, DELETING]
     assert "TOMBSTONE" not in {found.state for found in await world.keys()}
@@ -444,8 +339,7 @@ async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld
 
 async def test_readers_keep_what_they_may_still_read(world: SegmentWorld) -> None:
     """The delay of the cluster, and a read pin: a lease that began before."""
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    (key,) = await world.filled()
     await world.compact(1)
     await set_for_cluster(world.postgres, "file.delete.delay.ms", 4 * HOUR * 1000)
     await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
@@ -501,8 +395,7 @@ async def test_the_cleanup_reads_what_it_finds_and_no_history(world: SegmentWorl
             ((found,),) = await plan.fetchall()
         return int(found[0]["Plan"]["Shared Hit Blocks"] + found[0]["Plan"]["Shared Read Blocks"])
 
-    (key,) = await world.topic("t", 1)
-    await world.fill([key])
+    await world.filled()
     job = await world.claim(await world.live_files(), 1)
     await world.run(job)
     await blocks()

@@ -19,6 +19,7 @@ from headrace.storage.records.header import BatchHeader, read_header
 from tests.compactor.test_lost import _certain
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.patch import Patch
 from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 
@@ -128,8 +129,8 @@ BUGS: dict[str, Callable[[int, BatchHeader, memoryview], put_back.Content]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_in_the_recognition_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(put_back, "_content", BUGS[bug])
+def test_a_planted_bug_in_the_recognition_is_caught(bug: str, patch: Patch) -> None:
+    patch.replace(put_back, "_content", BUGS[bug])
     with pytest.raises(AssertionError):
         check_recognition()
 

@@ -28,7 +28,6 @@ from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import COMPACT_LARGE, SWEEP_ORPHANS
-from headrace.jobs.lease import Lease
 from headrace.jobs.metrics import JobMetrics
 from headrace.jobs.runner import JobRunner
 from headrace.metastore.api.files import FileState
@@ -133,13 +132,8 @@ class SparkWorld(CompactionWorld):
     async def sweep(self, ahead_seconds: float) -> None:
         """Let the metastore's clock be so far ahead, let cleanup and janitor run, and sweep the bucket once."""
         await end_leftovers(self, ahead_seconds)
-        await self.postgres.enqueue_jobs([SWEEP_ORPHANS.once()])
-        job = await self.postgres.claim_job("test", [SWEEP_ORPHANS.name], LEASE_MS)
-        assert job is not None
-        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
         metrics = JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
-        await sweeper.Sweeper(self.postgres, self.store, metrics)(job, lease)
-        await self.postgres.finish_job(job.token)
+        await self.run_job(SWEEP_ORPHANS.name, sweeper.Sweeper(self.postgres, self.store, metrics))
 
 
 def s3_environment(server: str, prefix: str) -> dict[str, str]:

@@ -38,9 +38,8 @@ async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> Non
     await world.put(file)
     await world.delete_at_once()
     _, lease = await world.claim("sweep")
-    incarnation = world.metastore.incarnation_id
     await world.advance(10)
-    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == [file.file_id]
+    assert await world.condemned(lease, file.file_id) == [file.file_id]
     assert (await world.commit(file)).status is FileStatus.CONDEMNED
     assert await world.scene.read(0) == []
 
@@ -50,11 +49,10 @@ async def test_orphans_are_kept_for_the_clusters_delay(world: JanitorWorld) -> N
     file = world.new_file()
     await world.put(file)
     _, lease = await world.claim("sweep")
-    incarnation = world.metastore.incarnation_id
     await set_for_cluster(world.metastore, "file.delete.delay.ms", 60_000)
     for seconds, condemned in ((30, []), (31, [file.file_id])):
         await world.advance(seconds)
-        found = await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+        found = await world.condemned(lease, file.file_id)
         assert found == condemned
 
 
@@ -65,8 +63,7 @@ async def test_a_commit_that_was_first_keeps_its_object(world: JanitorWorld) -> 
     await world.delete_at_once()
     _, lease = await world.claim("sweep")
     await world.advance(10)
-    incarnation = world.metastore.incarnation_id
-    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == []
+    assert await world.condemned(lease, file.file_id) == []
 
 
 async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
@@ -76,7 +73,6 @@ async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
     await world.advance(10)
     await world.delete_at_once()
     _, lease = await world.claim("sweep")
-    incarnation = world.metastore.incarnation_id
     async with session(metastore_url) as raw, raw.transaction():
         await rows(
             raw,
@@ -84,9 +80,7 @@ async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
             " VALUES (%s, 0, 1, 1, clock_timestamp()) RETURNING 1",
             file.file_id,
         )
-        condemning = asyncio.ensure_future(
-            world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
-        )
+        condemning = asyncio.ensure_future(world.condemned(lease, file.file_id))
         async with session(metastore_url) as other:
             await waiting(other, 1)
     assert await condemning == []
@@ -103,8 +97,7 @@ async def test_a_commit_that_waits_for_its_shard_while_its_id_is_condemned_is_re
     async with shard_gate(metastore_url, world.scene.shard(0)) as gate:
         committing = asyncio.ensure_future(world.commit(file))
         await waiting(gate, 1)
-        incarnation = world.metastore.incarnation_id
-        condemned = await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+        condemned = await world.condemned(lease, file.file_id)
     assert condemned == [file.file_id]
     assert (await committing).status is FileStatus.CONDEMNED
 
@@ -158,11 +151,7 @@ async def test_a_sweeper_killed_at_any_step_leaks_nothing_permanently(world: Jan
     for step in range(1, 20):
         orphans = [await world.put(world.new_file(age_seconds=5 * HOUR)) for _ in range(2)]
         live = await world.add_file()
-        try:
-            await world.run("sweep", Tripwire(step, after=after))
-            was_killed = False
-        except Killed:
-            was_killed = True
+        was_killed = await world.is_killed("sweep", step, after=after)
         await world.run("sweep")
         await world.advance(SETTLED_SECONDS + 1)
         await world.run("delete")

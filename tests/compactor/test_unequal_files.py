@@ -24,7 +24,6 @@ from headrace.config.cluster_values import NEEDED_TO_DELETE
 from headrace.config.settings import Settings
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.snapshot import encode_snapshot
@@ -34,7 +33,7 @@ from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import beat, join, move_time, session, set_for_cluster
+from tests.metastore.sessions import beat, claim, join, move_time, session, set_for_cluster
 
 pytestmark = pytest.mark.requirement("X10")
 LOOK_SECONDS = 5.0
@@ -93,9 +92,7 @@ class UnequalFiles:
             ("delete", Janitor(self.store, self.bucket, self.deletions)),
             ("sweep", Sweeper(self.store, self.bucket, self.deletions)),
         ):
-            await self.store.enqueue_jobs([NewJob(kind, "")])
-            job = await self.store.claim_job("w", [kind], 60_000)
-            assert job is not None
+            job = await claim(self.store, kind)
             await handler(job, Lease(self.store, job, self.clock, claimed_at=0.0, lease_ms=60_000))
             await self.store.finish_job(job.token)
         await self.store.expire_producer_state(100)

@@ -6,10 +6,11 @@ misbehaves by itself. Records are read back through the real Fetch handler of an
 
 from __future__ import annotations
 
+import contextlib
 import random
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +21,7 @@ from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.kinds import COMPACT
 from headrace.jobs.lease import Lease
+from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -27,7 +29,7 @@ from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import split_sent
 from tests.agent.fetch.test_postgres import PostgresWorld
-from tests.metastore.sessions import rows
+from tests.metastore.sessions import claim, rows
 
 LEASE_MS = 60_000
 
@@ -39,6 +41,15 @@ class CompactionWorld(PostgresWorld):
         super().__init__(metastore)
         self.url = url
         self.rng = random.Random(seed)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(cls, metastore: PostgresMetastore, url: str, seed: int = 0) -> AsyncIterator[Self]:
+        """A world with an agent that serves, until the block ends."""
+        world = cls(metastore, url, seed)
+        await world.begin()
+        yield world
+        await world.service.close()
 
     async def extents(self, *keys: int) -> list[Extent]:
         """Return what the metastore says of these partitions, whole."""
@@ -139,10 +150,19 @@ class CompactionWorld(PostgresWorld):
             metrics=CompactionMetrics(self.compaction_registry),
         )
 
+    def lease(self, job: Job, *, lease_ms: int = LEASE_MS) -> Lease:
+        """The lease of a job that was claimed just now."""
+        return Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=lease_ms)
+
+    async def run_job(self, kind: str, handler: JobHandler) -> None:
+        """A job of that kind, from its claim to its end."""
+        job = await claim(self.postgres, kind)
+        await handler(job, self.lease(job))
+        await self.postgres.finish_job(job.token)
+
     async def run(self, job: Job, compactor: Compactor | None = None) -> None:
         """Carry the job out under its lease, and end it."""
-        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
-        await (compactor or self.compactor()).handle(job, lease)
+        await (compactor or self.compactor()).handle(job, self.lease(job))
         await self.postgres.finish_job(job.token)
 
     async def compact(self, level: int, **limits: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,6 @@ import jwt
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialAlteration,
@@ -31,6 +29,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from headrace.config.free_ports import free_ports
 from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
+from tests.waiting import until
 
 PASSWORD = "correct horse"
 MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
@@ -112,26 +112,17 @@ class SecureCluster:
 
     def topic(self, name: str, partitions: int) -> None:
         """Created, and known to every agent."""
-        admin = AdminClient({"bootstrap.servers": self.admin})
-        admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS_MAX)
-        until = time.monotonic() + SECONDS_MAX
+        KafkaClients(self.admin).create(name, partitions)
         for address in self.admins:
             one = AdminClient({"bootstrap.servers": address})
-            while name not in one.list_topics(timeout=SECONDS_MAX).topics:
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            until(lambda one=one: name in one.list_topics(timeout=SECONDS_MAX).topics)  # type: ignore[misc]
 
     def logins(self, mechanism: str, *, result: str = "succeeded") -> float:
         """Return how many all agents have seen on the listener for clients, those of open connections included.
         `result`: succeeded or failed.
         """
-        labels = f'headrace_authentications_total{{listener="CLIENT",mechanism="{mechanism}",result="{result}"}}'
-        total = 0.0
-        for agent in self.agents:
-            with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:
-                lines = response.read().decode().splitlines()
-            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(labels))
-        return total
+        labels = {"listener": "CLIENT", "mechanism": mechanism, "result": result}
+        return sum(agent.metric("headrace_authentications_total", **labels) for agent in self.agents)
 
 
 def _jwks(directory: Path, key: ec.EllipticCurvePrivateKey) -> Path:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import cycle
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.config.free_ports import free_ports
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
 from tests.balancer import Balancer
+from tests.kafka_clients import KafkaClients
+from tests.waiting import until
 
 VIRTUAL = 1_000_000_000
 
@@ -60,8 +61,7 @@ class SharedCluster:
     @staticmethod
     def create_topic(address: str, name: str, partitions: int) -> None:
         """Created."""
-        admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS_MAX)
+        KafkaClients(address).create(name, partitions)
 
     def topic(self, name: str, partitions: int) -> None:
         """Created, and known to every agent."""
@@ -72,13 +72,12 @@ class SharedCluster:
 
 def until_shown(address: str, nodes: set[int], topic: str | None = None) -> None:
     """Return when this agent shows these nodes and the topic to clients."""
-    until = time.monotonic() + SECONDS_MAX
-    while True:
+
+    def is_shown() -> bool:
         told = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=SECONDS_MAX)
-        if told.brokers.keys() == nodes and (topic is None or topic in told.topics):
-            return
-        assert time.monotonic() < until, (address, told.brokers)
-        time.sleep(0.05)
+        return told.brokers.keys() == nodes and (topic is None or topic in told.topics)
+
+    until(is_shown, (address, nodes, topic))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from tests.acl_matrix.cases import WITHOUT_GRANTS, cases
 from tests.acl_matrix.servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
+from tests.waiting import until
 
 Address = tuple[str, int]
 SECOND_CODES = {
@@ -68,12 +69,12 @@ def _address(text: str) -> Address:
 
 def _client(at: Address, user: str) -> Client:
     """Once the agent knows the user."""
-    until = time.monotonic() + SECONDS_MAX
+    end = time.monotonic() + SECONDS_MAX
     while True:
         try:
             return Client(at, user)
         except InvalidError:
-            assert time.monotonic() < until
+            assert time.monotonic() < end
             time.sleep(0.02)
 
 
@@ -165,18 +166,11 @@ def _codes(client: Client, case: Case) -> frozenset[str]:
 def _a_revoked_acl_acts_on_all_agents_and_on_open_connections(cluster: Cluster) -> None:
     row = next(case for case in cluster.rows if case.label == "Fetch")
     admin, clients = Client(cluster.addresses[0], SUPER), [_client(at, "Fetch.allow") for at in cluster.addresses]
-    _until(lambda: all(not _codes(client, row) for client in clients))
+    until(lambda: all(not _codes(client, row) for client in clients))
     every = {"resource_type_filter": 2, "pattern_type_filter": 3, "operation": 1, "permission_type": 1}
     gone = admin.ask(ApiKey.DELETE_ACLS, 3, {"filters": [every | {"principal_filter": "User:Fetch.allow"}]})
     assert len(gone.filter_results[0].matching_acls) == 1
-    _until(lambda: all(_codes(client, row) == {"topic_authorization_failed"} for client in clients))
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: all(_codes(client, row) == {"topic_authorization_failed"} for client in clients))
 
 
 def _a_forwarded_request_has_the_rights_of_its_client(cluster: Cluster) -> None:
@@ -189,7 +183,7 @@ def _a_forwarded_request_has_the_rights_of_its_client(cluster: Cluster) -> None:
         member, stranger = (_client(at, user) for user in ("member", "stranger"))
         for group in groups:
             asked = {"group_id": group, "generation_id": 1, "member_id": "m"}
-            _until(lambda client=member, asked=asked: _heartbeat(client, asked) == "unknown_member_id")  # type: ignore[misc]
+            until(lambda client=member, asked=asked: _heartbeat(client, asked) == "unknown_member_id")  # type: ignore[misc]
             assert _heartbeat(stranger, asked) == "group_authorization_failed"
 
 

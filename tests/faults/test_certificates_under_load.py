@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tests.faults.secure_cluster import SecureCluster, secure_cluster
 from tests.faults.steady_load import PARTITIONS, Load
 from tests.java_program import java_command
 from tests.tools import JAVA_LIBRARIES
+from tests.waiting import until
 
 RECORDS = 40
 """So many of each producer between two replacements."""
@@ -54,10 +54,7 @@ class Renewal:
             yield
 
     async def _until_shown(self, address: str, serial: int) -> None:
-        until = time.monotonic() + SECONDS_MAX
-        while await asyncio.to_thread(self._serial, address) != serial:
-            assert time.monotonic() < until
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(until, lambda: self._serial(address) == serial)
 
     def _serial(self, address: str) -> int:
         """Return the serial of the certificate that a new connection gets."""

@@ -14,16 +14,14 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -31,6 +29,7 @@ from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.kafka_clients import KafkaClients
 from tests.tools import find_haproxy
 from tests.torture.proxy import FaultProxy
+from tests.waiting import until_so
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "ADDRESSES.md"
 TOPIC, RECORDS = "orders", 10
@@ -83,7 +82,7 @@ class World:
             proxy.target = self.postgres
 
     async def readyz(self, agent: int) -> tuple[int, str]:
-        return await asyncio.to_thread(_readyz, self.agents[agent].http)
+        return await asyncio.to_thread(self.agents[agent].readyz)
 
     async def stays_up(self) -> None:
         """haproxy checks each agent CHECKS times, and no check fails."""
@@ -91,21 +90,6 @@ class World:
         while time.monotonic() < until:
             assert self.haproxy.servers() == {"agent-1": ("UP", 0), "agent-2": ("UP", 0)}
             await asyncio.sleep(CHECK_MS / 1000)
-
-
-def _readyz(http: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{http}/readyz", timeout=SECONDS_MAX) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-async def _until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
-    until = time.monotonic() + SECONDS_MAX
-    while not await look():
-        assert time.monotonic() < until, what
-        await asyncio.sleep(0.05)
 
 
 def _config(stats: Path, port: int, agents: list[AgentUnderTest]) -> str:
@@ -137,7 +121,7 @@ async def _haproxy(folder: Path, short: Path, agents: list[AgentUnderTest]) -> A
             assert process.returncode is None
             return stats.exists() and [each[0] for each in found.servers().values()] == ["UP", "UP"]
 
-        await _until("haproxy has both agents", is_up)
+        await until_so(is_up, "haproxy has both agents")
         yield found
     finally:
         process.terminate()
@@ -179,8 +163,7 @@ def _produce(address: str, count: int) -> None:
 @pytest.mark.needs("haproxy")
 async def test_an_outage_of_postgres_that_outlasts_the_leases_takes_out_no_agent(world: World) -> None:
     address = f"127.0.0.1:{world.haproxy.port}"
-    admin = AdminClient({"bootstrap.servers": address})
-    await asyncio.to_thread(lambda: admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(SECONDS_MAX))
+    await asyncio.to_thread(KafkaClients(address).create, TOPIC)
     await asyncio.to_thread(_produce, address, RECORDS)
     world.cut(0, 1)
 
@@ -189,7 +172,7 @@ async def test_an_outage_of_postgres_that_outlasts_the_leases_takes_out_no_agent
         assert [code for code, _ in answers] == [200, 200], answers
         return all(LEASE_LOST in text for _, text in answers)
 
-    await _until("both leases ran out", leases_ran_out)
+    await until_so(leases_ran_out, "both leases ran out")
     await world.stays_up()
     shown = await asyncio.to_thread(
         lambda: AdminClient({"bootstrap.servers": address}).list_topics(timeout=SECONDS_MAX)
@@ -200,7 +183,7 @@ async def test_an_outage_of_postgres_that_outlasts_the_leases_takes_out_no_agent
     async def is_over() -> bool:
         return all([await world.readyz(number) == (200, '{"status":"ready"}') for number in range(2)])
 
-    await _until("both agents renewed their leases", is_over)
+    await until_so(is_over, "both agents renewed their leases")
     await world.stays_up()
     await asyncio.to_thread(_produce, address, 1)
 
@@ -215,7 +198,7 @@ async def test_an_agent_that_alone_does_not_reach_postgres_is_taken_out_and_come
             "agent-2": "UP",
         }
 
-    await _until("haproxy has taken out the agent", is_out)
+    await until_so(is_out, "haproxy has taken out the agent")
     code, text = await world.readyz(0)
     assert (code, json.loads(text)["status"]) == (503, "not ready")
     world.restore()
@@ -223,4 +206,4 @@ async def test_an_agent_that_alone_does_not_reach_postgres_is_taken_out_and_come
     async def is_back() -> bool:
         return all(status == "UP" for status, _ in world.haproxy.servers().values())
 
-    await _until("haproxy has the agent again", is_back)
+    await until_so(is_back, "haproxy has the agent again")

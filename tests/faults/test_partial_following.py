@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.confluent_records import consume
 from tests.forked_cluster import ForkedCluster
+from tests.kafka_clients import KafkaClients
 
 TOPIC = "followed-in-part"
 AGENTS, PARTITIONS, RECORDS = 5, 8, 200
@@ -47,8 +47,7 @@ def _followed(http: str) -> int:
 @pytest.mark.requirement("W1", "W5")
 def test_a_consumer_gets_all_from_agents_that_follow_parts(cluster: DevServer) -> None:
     bootstrap = ",".join(agent.kafka for agent in cluster.agents)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(SECONDS_MAX)
+    KafkaClients(bootstrap).create(TOPIC, PARTITIONS)
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "fetch.wait.max.ms": 5_000}
     )

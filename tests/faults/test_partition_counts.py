@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -13,6 +12,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace.cli.main import main
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.kafka_clients import KafkaClients
+from tests.waiting import until
 
 TOPIC = "orders"
 MARKED_TIMEOUT_MS = 4_000
@@ -72,14 +73,6 @@ def admin(two_agents: Agents) -> AdminClient:
     return client
 
 
-def until(what: str, is_so: Callable[[], bool]) -> None:
-    """Fail if it does not come true."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def indexes(admin: AdminClient) -> list[int]:
     """The same as a client sees them."""
     return sorted(admin.list_topics(TOPIC, timeout=SECONDS_MAX).topics[TOPIC].partitions)
@@ -106,12 +99,12 @@ def test_a_topic_grows_shrinks_and_grows_again(
     sender = Sender(f"{one.kafka},{two.kafka}")
     sender.send(range(8), "first")
     admin.create_partitions([NewPartitions(TOPIC, 13)])[TOPIC].result(SECONDS_MAX)
-    until("both agents know", lambda: all(len(ends_of(capsys, agent)) == 13 for agent in two_agents))
+    until(lambda: all(len(ends_of(capsys, agent)) == 13 for agent in two_agents), "both agents know")
     sender.send(range(13), "grown")
     assert alter(one, 7) == 1, "below the initial count"
     assert alter(one, 9) == 0
     assert alter(two, 13) == 1, "growth while partitions are marked"
-    until("both agents know", lambda: all(ends_of(capsys, agent)[12][0] == 1 for agent in two_agents))
+    until(lambda: all(ends_of(capsys, agent)[12][0] == 1 for agent in two_agents), "both agents know")
     sender.send(range(9), "shrunk")
     assert sender.errors == []
     impatient = Sender(f"{one.kafka},{two.kafka}", **{"message.timeout.ms": MARKED_TIMEOUT_MS})
@@ -122,9 +115,9 @@ def test_a_topic_grows_shrinks_and_grows_again(
     gone = [TopicPartition(TOPIC, index, -1) for index in range(9, 13)]
     for future in admin.delete_records(gone).values():
         future.result(SECONDS_MAX)
-    until("the emptied partitions are removed", lambda: indexes(admin) == list(range(9)))
+    until(lambda: indexes(admin) == list(range(9)), "the emptied partitions are removed")
     assert alter(two, 13) == 0
-    until("both agents know", lambda: all(len(ends_of(capsys, agent)) == 13 for agent in two_agents))
+    until(lambda: all(len(ends_of(capsys, agent)) == 13 for agent in two_agents), "both agents know")
     assert [ends_of(capsys, one)[index][1:] for index in range(9, 13)] == [(PER_ROUND, PER_ROUND)] * 4
     sender.send(range(13), "again")
     assert sender.errors == []
@@ -160,12 +153,12 @@ def test_retention_empties_marked_partitions_and_they_are_removed(agent_settings
     """Active data, too."""
     with AgentUnderTest(agent_settings | {"log.retention.check.interval.ms": 300}) as agent:
         admin = AdminClient({"bootstrap.servers": agent.kafka})
-        admin.create_topics([NewTopic(TOPIC, 2)])[TOPIC].result(SECONDS_MAX)
+        KafkaClients(agent.kafka).create(TOPIC, 2)
         assert alter(agent, 4) == 0
         sender = Sender(agent.kafka)
         sender.send(range(4), "old")
         assert alter(agent, 2) == 0
         assert indexes(admin) == [0, 1, 2, 3]
         assert main(["topics", "alter", TOPIC, "--set", "retention.ms=1", "-b", agent.kafka]) == 0
-        until("the emptied partitions are removed", lambda: indexes(admin) == [0, 1])
+        until(lambda: indexes(admin) == [0, 1], "the emptied partitions are removed")
         assert sender.errors == []

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import AgentUnderTest
 from tests.kafka_clients import KafkaClients
 from tests.metastore.lost_standby import LostStandby
 from tests.torture.proxy import FaultProxy
+from tests.waiting import until_so
 
 SETTINGS = {
     "broker.session.timeout.ms": 9_000,
@@ -67,24 +64,6 @@ def _no_commits(state: str, url: str, proxy: FaultProxy) -> Iterator[None]:
             yield
 
 
-async def _readyz(agent: AgentUnderTest) -> tuple[int, str]:
-    def get() -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{agent.http}/readyz", timeout=SECONDS_MAX) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    return await asyncio.to_thread(get)
-
-
-async def _until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
-    until = time.monotonic() + SECONDS_MAX
-    while not await look():
-        assert time.monotonic() < until, what
-        await asyncio.sleep(0.1)
-
-
 def _are_ready(answers: list[tuple[int, str]]) -> None:
     """Only a busy machine is a reason to be unready."""
     assert all(code == 200 or "event loop: blocked" in text for code, text in answers), answers
@@ -99,21 +78,20 @@ def _produce(address: str) -> None:
 async def test_no_agent_is_unready_while_no_commit_ends(
     agents: list[AgentUnderTest], proxy: FaultProxy, agent_settings: dict[str, object], state: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": agents[0].kafka})
-    await asyncio.to_thread(lambda: admin.create_topics([NewTopic("orders", 1)])["orders"].result(SECONDS_MAX))
+    await asyncio.to_thread(KafkaClients(agents[0].kafka).create, "orders")
     with _no_commits(state, str(agent_settings["metastore.url"]), proxy):
 
         async def leases_ran_out() -> bool:
-            answers = [await _readyz(agent) for agent in agents]
+            answers = [await asyncio.to_thread(agent.readyz) for agent in agents]
             _are_ready(answers)
             return all(LEASE_LOST in text and REASONS[state] in text for _, text in answers)
 
-        await _until("both leases ran out", leases_ran_out)
+        await until_so(leases_ran_out, "both leases ran out")
 
     async def is_over() -> bool:
-        answers = [await _readyz(agent) for agent in agents]
+        answers = [await asyncio.to_thread(agent.readyz) for agent in agents]
         _are_ready(answers)
         return all("details" not in text for _, text in answers)
 
-    await _until("both agents renewed their leases", is_over)
+    await until_so(is_over, "both agents renewed their leases")
     await asyncio.to_thread(_produce, agents[0].kafka)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.forked_agent import load_code
 from headrace.config.settings import Settings
@@ -31,11 +30,11 @@ from tests import previous_release
 from tests.agent_process import LOADED_BY_TESTS, AgentUnderTest, until_told
 from tests.faults.conftest import EAGER_COMPACTION
 from tests.faults.steady_load import PARTITIONS, Load
+from tests.kafka_clients import KafkaClients
 
 TOPIC = "upgraded"
 RECORDS = 40
 """Records of each producer, between two steps."""
-SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +86,7 @@ async def test_agents_are_upgraded_one_by_one_without_an_error(previous: Path, o
         starting = [asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster, environment)) for _ in range(2)]
         load_code([LOADED_BY_TESTS])  # meanwhile
         old = await asyncio.gather(*starting)
-        admin = AdminClient({"bootstrap.servers": old[0].kafka})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(SECONDS_MAX)
+        KafkaClients(old[0].kafka).create(TOPIC, PARTITIONS)
         until_told(old, TOPIC)
         async with Load(",".join(agent.kafka for agent in old), TOPIC) as load:
             await load.until_acknowledged(RECORDS)
@@ -119,8 +117,7 @@ async def test_an_agent_of_the_previous_release_comes_back_without_an_error(
     environment = previous_release.environment(previous)
     with contextlib.ExitStack() as stack:
         new = stack.enter_context(AgentUnderTest(old_cluster))
-        admin = AdminClient({"bootstrap.servers": new.kafka})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(SECONDS_MAX)
+        KafkaClients(new.kafka).create(TOPIC, PARTITIONS)
         until_told([new], TOPIC)
         async with Load(new.kafka, TOPIC) as load:
             await load.until_acknowledged(RECORDS)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-import urllib.request
 
 import confluent_kafka
 import pytest
@@ -26,6 +24,7 @@ from tests.faults.shared_cluster import SharedCluster, shared_cluster
 from tests.faults.test_rolling_upgrade import old_cluster, previous
 from tests.faults.test_two_agents import _create
 from tests.share_member import PATIENCE_SECONDS, ShareMember
+from tests.waiting import until
 
 __all__ = ["old_cluster", "previous", "start"]
 ZONES = ("a", "b", "c")
@@ -76,15 +75,12 @@ class Worker(threading.Thread):
 
 def _coordinator(cluster: SharedCluster) -> AgentUnderTest:
     """Return the agent that holds the share group."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        for agent in cluster.agents:
-            with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=PATIENCE_SECONDS) as response:
-                lines = response.read().decode().splitlines()
-            if any(line.startswith('headrace_groups{kind="share"') and not line.endswith(" 0.0") for line in lines):
-                return agent
-        assert time.monotonic() < end, "no agent holds the group"
-        time.sleep(0.1)
+
+    def holders() -> list[AgentUnderTest]:
+        return [agent for agent in cluster.agents if agent.metric("headrace_groups", kind="share")]
+
+    until(holders, "no agent holds the group")
+    return holders()[0]
 
 
 @pytest.mark.slow
@@ -99,11 +95,11 @@ def test_the_coordinator_is_killed_in_three_zones_behind_one_address(agent_setti
         for worker in workers:
             worker.start()
         produce(cluster.address, topic, range(RECORDS // 2))
-        _until(lambda: len(accepted) > RECORDS // 6)
+        until(lambda: len(accepted) > RECORDS // 6)
         killed = _coordinator(cluster)
         killed.kill()
         produce(cluster.address, topic, range(RECORDS // 2, RECORDS))
-        _until(lambda: accepted | unsure >= set(map(str, range(RECORDS))))
+        until(lambda: accepted | unsure >= set(map(str, range(RECORDS))))
         assert _coordinator_of_the_rest(cluster, killed)
         for worker in workers:
             worker.stopping.set()
@@ -118,14 +114,6 @@ def _coordinator_of_the_rest(cluster: SharedCluster, killed: AgentUnderTest) -> 
     found = _coordinator(cluster) is not killed
     cluster.agents.append(killed)
     return found
-
-
-def _until(is_so: object) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    assert callable(is_so)
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -151,13 +139,13 @@ def _with_both_releases(previous: object, settings: dict[str, object]) -> None:
         assert main(upgrade) != 0, "an agent does not know share groups"
         assert _own_code(new, member) is ErrorCode.unsupported_version
         assert old.stop() == 0
-        _until(lambda: main(upgrade) == 0)
+        until(lambda: main(upgrade) == 0)
         assert main(["configs", "set", "--group", "workers", "share.auto.offset.reset=earliest", "-b", new.kafka]) == 0
         member.join()
         producer = confluent_kafka.Producer({"bootstrap.servers": new.kafka})
         producer.produce("mixed", b"1")
         assert producer.flush(PATIENCE_SECONDS) == 0
-        _until(lambda: bool(records := member.poll()) and member.acknowledge(records))
+        until(lambda: bool(records := member.poll()) and member.acknowledge(records))
         member.leave()
 
 

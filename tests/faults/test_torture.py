@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 
 from tests.faults.forked_torture import ForkedAgent
+from tests.patch import Patch
 from tests.torture import cluster, run
 from tests.torture.checker import Name, Read, check, compare
 from tests.torture.faults import BEHIND_AGENTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
@@ -55,7 +56,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(
 
 
 @pytest.mark.slow
-def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_record_that_is_stored_twice_fails_a_run(patch: Patch) -> None:
     """The planted bug of W13: after a run without faults, a stored record is appended again, under no producer id."""
     appended: list[Read] = []
 
@@ -67,7 +68,7 @@ def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyP
         appended.append(twice)
         return read_with_confluent(bootstrap, topic, partitions)
 
-    monkeypatch.setattr(run, "read_with_confluent", read_after_a_duplicate)
+    patch.replace(run, "read_with_confluent", read_after_a_duplicate)
     outcome = asyncio.run(torture(TorturePlan(seed=1, seconds=1, kinds=(), clients=("aiokafka",))))
     (twice,) = appended
     (offence,) = outcome.offences

@@ -6,7 +6,6 @@ are librdkafka's, idempotent, and know both agents.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from tests.agent_process import AgentUnderTest, by_command
-from tests.confluent_records import consume
+from tests.kafka_clients import KafkaClients
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
 PARTITIONS = 6
@@ -27,11 +26,7 @@ def _bootstrap(*agents: AgentUnderTest) -> str:
 
 
 def _create(bootstrap: str, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS)]).values():
-        future.result(SECONDS_MAX)
+    KafkaClients(bootstrap).create(topic, PARTITIONS)
 
 
 def _produce(bootstrap: str, topic: str, count: int, at: dict[int, Callable[[], None]]) -> list[str]:
@@ -70,15 +65,8 @@ def _produce(bootstrap: str, topic: str, count: int, at: dict[int, Callable[[], 
 
 def _read_all(bootstrap: str, topic: str, count: int) -> list[tuple[int, int, int]]:
     """(partition, offset, number) of the topic's first `count` records, in the order in which they came."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-    found: list[tuple[int, int, int]] = []
-    until = time.monotonic() + SECONDS_MAX
-    while len(found) < count and time.monotonic() < until:
-        messages = consume(consumer, 1_000, 0.5)
-        found += [(message.partition(), message.offset(), int(message.value())) for message in messages]
-    consumer.close()
-    return found
+    read = KafkaClients(bootstrap).read(topic, count, PARTITIONS)
+    return [(message.partition(), message.offset(), int(message.value())) for message in read]
 
 
 def _assert_once_in_order(found: list[tuple[int, int, int]], count: int) -> None:

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.agent_process import AgentUnderTest
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.requirement("X10"),
@@ -98,10 +99,7 @@ def log_start(kafka: str, topic: str) -> int:
 
 
 def until_log_start(kafka: str, topic: str, offset: int) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while (found := log_start(kafka, topic)) != offset:
-        assert time.monotonic() < deadline, f"log start of {topic}: found={found} wanted={offset}"
-        time.sleep(0.1)
+    until(lambda: log_start(kafka, topic) == offset, f"log start of {topic}: wanted={offset}")
 
 
 def pass_retention(kafka: str, already: int) -> int:

@@ -62,11 +62,12 @@ class FlakyJobs(ModelJobs):
 class Works:
     """A runner and what its handler did. `result` ends the running handler: an error, or None for success."""
 
-    def __init__(self, api: ModelJobs, clock: ManualClock, name: str, slots: int = 1) -> None:
+    def __init__(self, api: FlakyJobs, clock: ManualClock, name: str, slots: int = 1) -> None:
         self.began: list[Job] = []
         self.leases: list[Lease] = []
         self.cancelled = 0
         self.result: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        self.api, self.clock = api, clock
         self.registry = CollectorRegistry()
         metrics = JobMetrics(clock, self.registry)
         self.runner = JobRunner(api, {"merge": self.handle}, clock, random.Random(1), metrics, worker=name, slots=slots)
@@ -82,6 +83,11 @@ class Works:
             raise
         if error is not None:
             raise error
+
+    async def enqueued(self, **more: Any) -> None:
+        """A job, and time for a worker to start it."""
+        await self.api.enqueue_jobs([NewJob("merge", "x", **more)])
+        await self.clock.advance(2)
 
     def ended(self, outcome: str) -> float:
         labels = {"kind": "merge", "outcome": outcome}
@@ -100,150 +106,128 @@ async def works(api: FlakyJobs, fake_clock: ManualClock) -> AsyncIterator[Works]
     await works.runner.stop(0)
 
 
-async def enqueued(api: FlakyJobs, fake_clock: ManualClock, **more: Any) -> None:
-    """A job, and time for a worker to start it."""
-    await api.enqueue_jobs([NewJob("merge", "x", **more)])
-    await fake_clock.advance(2)
-
-
-async def test_a_job_is_handled_and_done(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
-    await enqueued(api, fake_clock)
+async def test_a_job_is_handled_and_done(works: Works) -> None:
+    await works.enqueued()
     assert [job.key for job in works.began] == ["x"]
     works.result.put_nowait(None)
-    await fake_clock.settle()
-    assert api.jobs[0].state is JobState.DONE
+    await works.clock.settle()
+    assert works.api.jobs[0].state is JobState.DONE
     assert works.ended("done") == 1
 
 
-async def test_a_long_job_keeps_its_lease_and_tells_how_far_it_got(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
+async def test_a_long_job_keeps_its_lease_and_tells_how_far_it_got(works: Works) -> None:
+    await works.enqueued()
     works.leases[0].progress = "half way"
-    await fake_clock.advance(10 * LEASE_SECONDS)
-    assert api.jobs[0].progress == "half way"
+    await works.clock.advance(10 * LEASE_SECONDS)
+    assert works.api.jobs[0].progress == "half way"
     await works.leases[0].save_progress("three quarters")
-    assert api.jobs[0].progress == "three quarters"
-    assert (len(works.began), api.jobs[0].epoch) == (1, 1)
+    assert works.api.jobs[0].progress == "three quarters"
+    assert (len(works.began), works.api.jobs[0].epoch) == (1, 1)
 
 
-async def test_a_metastore_that_is_away_for_less_than_a_lease_costs_nothing(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
-    api.down["heartbeat_job"] = api.lost["heartbeat_job"] = 1
-    await fake_clock.advance(2 * LEASE_SECONDS)
-    assert (works.cancelled, api.jobs[0].epoch) == (0, 1)
+async def test_a_metastore_that_is_away_for_less_than_a_lease_costs_nothing(works: Works) -> None:
+    await works.enqueued()
+    works.api.down["heartbeat_job"] = works.api.lost["heartbeat_job"] = 1
+    await works.clock.advance(2 * LEASE_SECONDS)
+    assert (works.cancelled, works.api.jobs[0].epoch) == (0, 1)
 
 
-async def test_work_stops_when_the_lease_ran_out_unheard_and_goes_on_later(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
-    api.down["heartbeat_job"] = 1000
-    await fake_clock.advance(LEASE_SECONDS - 3)
+async def test_work_stops_when_the_lease_ran_out_unheard_and_goes_on_later(works: Works) -> None:
+    await works.enqueued()
+    works.api.down["heartbeat_job"] = 1000
+    await works.clock.advance(LEASE_SECONDS - 3)
     assert works.cancelled == 0
-    await fake_clock.advance(LEASE_SECONDS)
+    await works.clock.advance(LEASE_SECONDS)
     assert works.cancelled == 1
     assert works.ended("lost") == 1
     assert [job.token.epoch for job in works.began] == [1, 2], "its own lease ran out: claimed again"
 
 
-async def test_a_stopped_worker_finds_its_job_elsewhere_and_gives_it_up(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
-    fake_clock.jump(2 * LEASE_SECONDS)  # SIGSTOP: nothing here ran meanwhile
-    other = await api.claim_job("other", ["merge"], 600_000)
+async def test_a_stopped_worker_finds_its_job_elsewhere_and_gives_it_up(works: Works) -> None:
+    await works.enqueued()
+    works.clock.jump(2 * LEASE_SECONDS)  # SIGSTOP: nothing here ran meanwhile
+    other = await works.api.claim_job("other", ["merge"], 600_000)
     assert other is not None
-    await fake_clock.advance(LEASE_SECONDS)
+    await works.clock.advance(LEASE_SECONDS)
     assert works.cancelled == 1
-    assert (api.jobs[0].worker, api.jobs[0].epoch, api.jobs[0].state) == ("other", 2, JobState.LEASED)
+    assert (works.api.jobs[0].worker, works.api.jobs[0].epoch, works.api.jobs[0].state) == ("other", 2, JobState.LEASED)
 
 
-async def test_a_dead_workers_job_goes_on_elsewhere_with_its_progress(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
+async def test_a_dead_workers_job_goes_on_elsewhere_with_its_progress(works: Works) -> None:
+    await works.enqueued()
     await works.leases[0].save_progress("step 3")
     for slot in works.runner._slots:  # SIGKILL
-        api.down["release_job"] = 1000
+        works.api.down["release_job"] = 1000
         slot.cancel()
-    await fake_clock.advance(1)
-    other = Works(api, fake_clock, "two")
-    await fake_clock.advance(LEASE_SECONDS + 2)
+    await works.clock.advance(1)
+    other = Works(works.api, works.clock, "two")
+    await works.clock.advance(LEASE_SECONDS + 2)
     assert [(job.progress, job.attempts) for job in other.began] == [("step 3", 2)]
     await other.runner.stop(0)
 
 
 @pytest.mark.parametrize("operation", ["finish_job", "fail_job"])
-async def test_an_end_with_a_lost_response_is_reported_again(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock, operation: str
-) -> None:
-    await enqueued(api, fake_clock)
-    api.down[operation], api.lost[operation] = 2, 1
+async def test_an_end_with_a_lost_response_is_reported_again(works: Works, operation: str) -> None:
+    await works.enqueued()
+    works.api.down[operation], works.api.lost[operation] = 2, 1
     works.result.put_nowait(None if operation == "finish_job" else UnavailableError("bucket away"))
-    await fake_clock.advance(2.5)
-    assert api.jobs[0].state is (JobState.DONE if operation == "finish_job" else JobState.WAITING)
-    assert api.jobs[0].attempts == (0 if operation == "finish_job" else 1)
+    await works.clock.advance(2.5)
+    assert works.api.jobs[0].state is (JobState.DONE if operation == "finish_job" else JobState.WAITING)
+    assert works.api.jobs[0].attempts == (0 if operation == "finish_job" else 1)
 
 
-async def test_failures_wait_longer_each_time_until_the_job_is_given_up(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock, max_attempts=4)
+async def test_failures_wait_longer_each_time_until_the_job_is_given_up(works: Works) -> None:
+    await works.enqueued(max_attempts=4)
     waits = []
     for error in (UnavailableError("away"), RuntimeError("a bug"), FencedError("fenced"), OSError("disk")):
         works.result.put_nowait(error)
-        await fake_clock.settle()
-        waits.append(api.jobs[0].due_ms - fake_clock.wall_ms())
-        await fake_clock.advance(20)
-    assert api.jobs[0].state is JobState.GIVEN_UP
-    assert api.jobs[0].last_error == "OSError: disk"
+        await works.clock.settle()
+        waits.append(works.api.jobs[0].due_ms - works.clock.wall_ms())
+        await works.clock.advance(20)
+    assert works.api.jobs[0].state is JobState.GIVEN_UP
+    assert works.api.jobs[0].last_error == "OSError: disk"
     assert [500 << n <= wait <= 1500 << n for n, wait in enumerate(waits[:3])] == [True] * 3
     assert works.ended("failed") == 4
 
 
-async def test_what_can_never_work_is_given_up_at_once(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
-    await enqueued(api, fake_clock)
+async def test_what_can_never_work_is_given_up_at_once(works: Works) -> None:
+    await works.enqueued()
     works.result.put_nowait(InvalidError("no such thing"))
-    await fake_clock.settle()
-    assert api.jobs[0].state is JobState.GIVEN_UP
+    await works.clock.settle()
+    assert works.api.jobs[0].state is JobState.GIVEN_UP
 
 
-async def test_a_bug_in_lease_renewal_is_logged_and_is_not_a_lost_lease(
-    api: FlakyJobs, works: Works, fake_clock: ManualClock
-) -> None:
-    await enqueued(api, fake_clock)
-    api.bugs["heartbeat_job"] = 1
-    await fake_clock.advance(LEASE_SECONDS / 2)
+async def test_a_bug_in_lease_renewal_is_logged_and_is_not_a_lost_lease(works: Works) -> None:
+    await works.enqueued()
+    works.api.bugs["heartbeat_job"] = 1
+    await works.clock.advance(LEASE_SECONDS / 2)
     assert works.cancelled == 1
     assert (works.ended("failed"), works.ended("lost")) == (1, 0)
-    assert "ZeroDivisionError" in (api.jobs[0].last_error or "")
+    assert "ZeroDivisionError" in (works.api.jobs[0].last_error or "")
 
 
-async def test_a_handler_that_cancels_itself_has_failed(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
-    await enqueued(api, fake_clock)
+async def test_a_handler_that_cancels_itself_has_failed(works: Works) -> None:
+    await works.enqueued()
     works.result.put_nowait(asyncio.CancelledError())
-    await fake_clock.advance(60)
+    await works.clock.advance(60)
     assert len(works.began) == 2, "and the slot works on"
 
 
-async def test_a_stop_waits_for_jobs_within_its_grace(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
-    await enqueued(api, fake_clock)
-    await api.enqueue_jobs([NewJob("merge", "y")])
+async def test_a_stop_waits_for_jobs_within_its_grace(works: Works) -> None:
+    await works.enqueued()
+    await works.api.enqueue_jobs([NewJob("merge", "y")])
     stopping = asyncio.create_task(works.runner.stop(5))
-    await fake_clock.settle()
+    await works.clock.settle()
     works.result.put_nowait(None)
     await stopping
-    assert [job.state for job in api.jobs] == [JobState.DONE, JobState.WAITING], "nothing new was begun"
+    assert [job.state for job in works.api.jobs] == [JobState.DONE, JobState.WAITING], "nothing new was begun"
 
 
-async def test_a_stop_gives_back_what_did_not_end(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
-    await enqueued(api, fake_clock)
+async def test_a_stop_gives_back_what_did_not_end(works: Works) -> None:
+    await works.enqueued()
     await works.runner.stop(0)
     assert works.cancelled == 1
-    assert (api.jobs[0].state, api.jobs[0].attempts) == (JobState.WAITING, 0)
+    assert (works.api.jobs[0].state, works.api.jobs[0].attempts) == (JobState.WAITING, 0)
     assert works.ended("released") == 1
 
 

@@ -30,7 +30,6 @@ from tests.metastore.sessions import beat, rows
 
 GROUPS, KEYS = ("a", "b"), ("x", "y")
 KIND, LEASE_MS = "work", 3_600_000
-SESSION_MS = 60_000
 GATES = ("SELECT FROM metadata_head FOR UPDATE", "SELECT FROM consumer_groups ORDER BY group_id FOR UPDATE")
 JOB_GATE, JOB_GATE_SHARE = "SELECT FROM jobs ORDER BY job_id FOR NO KEY UPDATE", 0.3
 """While it is closed, no job can be claimed: that skips rows that are locked."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.files import FileState
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from tests.metastore.lock_gates import ASIDE, Operation, Sessions
-from tests.metastore.sessions import move_time
+from tests.metastore.sessions import claim, move_time
 from tests.model.file_model import FileView, ModelWithFiles, ShiftedClock
 
 AGE_MS = 80 * 60_000
@@ -132,7 +132,5 @@ class FileEnds:
         self.token = await self._claim("interleaved", 3_600_000)
 
     async def _claim(self, kind: str, lease_ms: int) -> JobToken:
-        await self.store.enqueue_jobs([NewJob(kind, "")])
-        job = await self.store.claim_job("test", [kind], lease_ms=lease_ms)
-        assert job is not None
+        job = await claim(self.store, kind, lease_ms=lease_ms)
         return job.token

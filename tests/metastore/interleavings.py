@@ -33,7 +33,7 @@ from headrace.storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of
 from tests.metastore.interleaved_files import FileEnds
-from tests.metastore.lock_gates import ASIDE, Operation, run_gated
+from tests.metastore.lock_gates import ASIDE, Operation, Sessions, run_gated
 from tests.metastore.sessions import create, delete, join, new_topic, rows, set_for_cluster
 from tests.model.file_model import ModelWithFiles, ShiftedClock
 
@@ -335,3 +335,15 @@ async def _deleted(store: PostgresMetastore, topic_id: uuid.UUID) -> None:
 
 def _is_error(what: object) -> bool:
     return isinstance(what, BaseException)
+
+
+async def played(
+    url: str, store: PostgresMetastore, seed: int, rounds: int, made: type[History] = History, *, ends_files: bool
+) -> None:
+    """A database takes one history: the model knows its feed from the first row on."""
+    async with Sessions(url) as sessions:
+        history = made(sessions, store, seed, ends_files)
+        await history.begin()
+        for _ in range(rounds):
+            await history.round()
+        await history.end()

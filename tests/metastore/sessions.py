@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
@@ -110,6 +111,16 @@ async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
     """Return what the active controller does each turn; the node ids that it fenced."""
     lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
     return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
+
+
+async def claim(
+    store: PostgresMetastore, kind: str, *, key: str = "", lease_ms: int = 60_000, worker: str = "test"
+) -> Job:
+    """Queue a job of that kind, if it has none with that key, and take the next one that is due."""
+    await store.enqueue_jobs([NewJob(kind, key)])
+    job = await store.claim_job(worker, [kind], lease_ms)
+    assert job is not None
+    return job
 
 
 async def set_for_cluster(store: PostgresMetastore, name: str, value: int | None) -> None:

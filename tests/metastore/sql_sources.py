@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import psycopg
@@ -11,8 +11,9 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.sql_files import function_files
 from headrace.metastore.postgres.store import PostgresMetastore
+from tests.planted import Trial
 
-Texts = Sequence[tuple[str, str]]
+Texts = Sequence[Sequence[str]]
 """(right, wrong) of a planted bug."""
 
 
@@ -72,3 +73,22 @@ class Throwaway:
                 yield url, store
             finally:
                 await store.close()
+
+    async def look_for(
+        self,
+        trial: Trial,
+        function: str,
+        texts: Texts,
+        history: Callable[[str, PostgresMetastore, int], Awaitable[object]],
+        *errors: type[BaseException],
+        statements: Sequence[str] = (),
+        sessions: int = 4,
+    ) -> None:
+        """Run a history in a new database for each seed, until one fails with such an error by the bug in SQL.
+
+        `statements` are run before the bug is planted.
+        """
+        for seed in trial.seeds():
+            async with self.store(*statements, broken(function, texts), sessions=sessions) as (url, store):
+                with trial.shown_by(*errors):
+                    await history(url, store, seed)

@@ -19,7 +19,7 @@ from headrace.storage.file_id import new_bulk_file_id, new_file_id
 from tests.metastore.bulk_scenes import RUN_BYTES, bulk_file, readable, staged_ids
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, open_scene, shard_gate
-from tests.metastore.sessions import Session, delete, move_time, rows, session, waiting
+from tests.metastore.sessions import Session, delete, move_time, rows, waiting
 from tests.metastore.sql_sources import plant
 from tests.seeds import seeds
 
@@ -67,9 +67,7 @@ async def tables(connection: Session, keys: list[int]) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("seed", seeds(range(2), range(2, 10)))
-async def test_a_chunk_does_what_a_commit_of_agents_does(
-    seed: int, metastore: PostgresMetastore, metastore_url: str
-) -> None:
+async def test_a_chunk_does_what_a_commit_of_agents_does(seed: int, metastore: PostgresMetastore, raw: Session) -> None:
     rng = random.Random(seed)
     one, two = await open_scene(metastore, 3), await open_scene(metastore, 3)
     for chunk in range(3):
@@ -89,11 +87,10 @@ async def test_a_chunk_does_what_a_commit_of_agents_does(
         attempt = await stage(metastore, bulk)
         assert (await metastore.decide_bulk_write("query", chunk, attempt, 1)).attempt == attempt
         assert await metastore.commit_bulk_chunk("query", attempt, 0) == (1, 1)
-    async with session(metastore_url) as connection:
-        by_agent, by_driver = await tables(connection, one.keys), await tables(connection, two.keys)
-        assert by_driver == by_agent
-        assert by_agent["extents"]
-        assert not await unaccounted(connection)
+    by_agent, by_driver = await tables(raw, one.keys), await tables(raw, two.keys)
+    assert by_driver == by_agent
+    assert by_agent["extents"]
+    assert not await unaccounted(raw)
 
 
 async def files_in_their_term(scene: Scene, connection: Session) -> None:
@@ -182,22 +179,20 @@ BUGS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_scenario(scenario: Any, metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with session(metastore_url) as connection:
-        await scenario(await open_scene(metastore, 2), connection)
+async def test_scenario(scenario: Any, metastore: PostgresMetastore, raw: Session) -> None:
+    await scenario(await open_scene(metastore, 2), raw)
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_the_scenarios_catch(bug: str, metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_the_scenarios_catch(bug: str, metastore: PostgresMetastore, metastore_url: str, raw: Session) -> None:
     scenario, *planted = BUGS[bug]
     plant(metastore_url, *planted)
-    async with session(metastore_url) as connection:
-        scene = await open_scene(metastore, 2)
-        with pytest.raises((AssertionError, InvalidError)):
-            await scenario(scene, connection)
+    scene = await open_scene(metastore, 2)
+    with pytest.raises((AssertionError, InvalidError)):
+        await scenario(scene, raw)
 
 
-async def test_a_deleted_topic(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_deleted_topic(metastore: PostgresMetastore, raw: Session) -> None:
     """Before the decision nothing is written; after it, the other topics' records are."""
     rng = random.Random(1)
     kept, gone, gone_early = [await open_scene(metastore, 1) for _ in range(3)]
@@ -211,38 +206,37 @@ async def test_a_deleted_topic(metastore: PostgresMetastore, metastore_url: str)
     await metastore.decide_bulk_write("query", 0, attempt, 1)
     await delete(metastore, gone.topic.topic_id)
     assert await metastore.commit_bulk_chunk("query", attempt, 0) == (1, 1)
-    async with session(metastore_url) as connection:
-        assert await readable(connection) == {files[0].file_id: [(kept.keys[0], 3)]}
-        assert not await unaccounted(connection)
-        assert not await staged_ids(connection)
-        (dead,) = await rows(connection, "SELECT file_id FROM segment_files WHERE dead_at IS NOT NULL")
-        assert dead == (files[1].file_id,)
+    assert await readable(raw) == {files[0].file_id: [(kept.keys[0], 3)]}
+    assert not await unaccounted(raw)
+    assert not await staged_ids(raw)
+    (dead,) = await rows(raw, "SELECT file_id FROM segment_files WHERE dead_at IS NOT NULL")
+    assert dead == (files[1].file_id,)
 
 
-async def test_two_drivers_commit_the_same_chunk_at_once(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_two_drivers_commit_the_same_chunk_at_once(
+    metastore: PostgresMetastore, metastore_url: str, raw: Session
+) -> None:
     rng = random.Random(1)
     scene = await open_scene(metastore, 1)
     files = [bulk_file(await metastore.database_ms(), rng, scene.keys) for _ in range(2)]
     attempt = await stage(metastore, files[:1], files[1:])
     await metastore.decide_bulk_write("query", 0, attempt, 2)
-    async with session(metastore_url) as connection:
-        async with shard_gate(metastore_url, scene.shard(0)):
-            calls = [asyncio.ensure_future(metastore.commit_bulk_chunk("query", attempt, 0)) for _ in range(2)]
-            await waiting(connection, 2)
-        assert await asyncio.gather(*calls) == [(1, 2), (1, 2)]
-        assert await readable(connection) == {files[0].file_id: [(scene.keys[0], 3)]}
+    async with shard_gate(metastore_url, scene.shard(0)):
+        calls = [asyncio.ensure_future(metastore.commit_bulk_chunk("query", attempt, 0)) for _ in range(2)]
+        await waiting(raw, 2)
+    assert await asyncio.gather(*calls) == [(1, 2), (1, 2)]
+    assert await readable(raw) == {files[0].file_id: [(scene.keys[0], 3)]}
 
 
-async def test_two_attempts_decide_at_once(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_two_attempts_decide_at_once(metastore: PostgresMetastore, raw: Session) -> None:
     rng = random.Random(1)
     scene = await open_scene(metastore, 1)
     now_ms = await metastore.database_ms()
     attempts = [await stage(metastore, [bulk_file(now_ms, rng, scene.keys)]) for _ in range(4)]
     found = await asyncio.gather(*(metastore.decide_bulk_write("query", 0, attempt, 1) for attempt in attempts))
     assert len({decision.attempt for decision in found}) == 1
-    async with session(metastore_url) as connection:
-        assert len(await staged_ids(connection)) == 1
-        assert len(await rows(connection, "SELECT * FROM bulk_write_chunks")) == 1
+    assert len(await staged_ids(raw)) == 1
+    assert len(await rows(raw, "SELECT * FROM bulk_write_chunks")) == 1
 
 
 async def test_input_that_cannot_be_right_is_refused(metastore: PostgresMetastore) -> None:

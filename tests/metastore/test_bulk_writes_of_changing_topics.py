@@ -17,7 +17,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from tests.metastore.bulk_scenes import bulk_file
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import move_time, rows, session
+from tests.metastore.sessions import Session, move_time, rows, session
 from tests.metastore.sql_sources import plant
 from tests.metastore.test_bulk_commit import stage
 from tests.metastore.test_doubling_topics import BOUNDARY_QUIET_MS, _controller_epoch, _double, _topic
@@ -107,13 +107,12 @@ async def test_a_planted_bug_of_growth_is_caught(
         await check_growth(scene, metastore_url, grow)
 
 
-async def test_a_write_that_waits_is_shown(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_write_that_waits_is_shown(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, 2)
     attempt = await staged(scene, 0)
     assert (await metastore.decide_bulk_write("spark", 1, attempt, 1)).outcome is BulkOutcome.DECIDED
-    async with session(metastore_url) as raw:
-        await move_time(raw, ONE_MINUTE)
-        assert await metastore.oldest_bulk_write() >= ONE_MINUTE
+    await move_time(raw, ONE_MINUTE)
+    assert await metastore.oldest_bulk_write() >= ONE_MINUTE
     assert await metastore.finish_bulk_writes() == 1
     assert await metastore.oldest_bulk_write() == 0
 

@@ -9,7 +9,7 @@ from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.transaction_state import NO_PRODUCER
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import batch, open_scene
-from tests.metastore.sessions import join, rows, session
+from tests.metastore.sessions import Session, join, rows
 
 pytestmark = pytest.mark.requirement("X7")
 LARGE = """INSERT INTO transactions
@@ -34,10 +34,9 @@ async def test_small_tables_are_counted(metastore: PostgresMetastore) -> None:
     assert await metastore.client_rows() == RowCounts(2, 6, 3), "two offsets and their group"
 
 
-async def test_a_large_table_is_estimated_without_being_read(metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with session(metastore_url) as raw:
-        await raw.execute(LARGE)
-        await raw.execute("VACUUM ANALYZE transactions")
-        ((size,),) = await rows(raw, "SELECT pg_relation_size('transactions')")
-        assert size > 16 * 1024 * 1024
+async def test_a_large_table_is_estimated_without_being_read(metastore: PostgresMetastore, raw: Session) -> None:
+    await raw.execute(LARGE)
+    await raw.execute("VACUUM ANALYZE transactions")
+    ((size,),) = await rows(raw, "SELECT pg_relation_size('transactions')")
+    assert size > 16 * 1024 * 1024
     assert 33_000 < (await metastore.client_rows()).transactional_ids < 37_000

@@ -20,7 +20,18 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import decode_record
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError
-from tests.metastore.sessions import beat, create, fence, join, move_time, new_agent, new_topic, session, waiting
+from tests.metastore.sessions import (
+    Session,
+    beat,
+    create,
+    fence,
+    join,
+    move_time,
+    new_agent,
+    new_topic,
+    session,
+    waiting,
+)
 
 SESSION_MS = 18 * 60_000
 """Time passes by minutes here, so that what the test itself takes is nothing to it."""
@@ -48,19 +59,17 @@ async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
 
 
 @pytest.fixture
-async def pass_time(metastore: PostgresMetastore, metastore_url: str) -> PassTime:
+async def pass_time(metastore: PostgresMetastore, raw: Session) -> PassTime:
     """Moves the metastore's clock on by minutes. It starts long after the server did, with no agent registered."""
     ahead = 1_000.0 * 60
 
     async def forward(minutes: float) -> None:
         nonlocal ahead
         ahead += minutes * 60
-        async with session(metastore_url) as raw:
-            await move_time(raw, ahead)
+        await move_time(raw, ahead)
 
     await forward(0)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE lease_watch SET last_contact_at = wall_time(), resumed_at = '-infinity'")
+    await raw.execute("UPDATE lease_watch SET last_contact_at = wall_time(), resumed_at = '-infinity'")
     return forward
 
 
@@ -273,25 +282,24 @@ async def test_refused_registrations_alone_end_the_grace_after_an_outage(
 
 
 async def test_after_a_restart_of_postgres_none_is_fenced_for_a_session_timeout(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     """The machine's own clock at first: the server of this test run started less than a week ago."""
     silent, heard = await join(metastore), await join(metastore)
     week_ms = 7 * 86_400_000
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE lease_watch SET resumed_at = '-infinity'")
-        await raw.execute(
-            "UPDATE agent_leases SET last_contact_at = '-infinity', held_until = '-infinity' WHERE node_id = %s",
-            (silent.node_id,),
-        )
-        await fence(metastore, week_ms)
-        assert await _live(metastore) == [silent.node_id, heard.node_id]
+    await raw.execute("UPDATE lease_watch SET resumed_at = '-infinity'")
+    await raw.execute(
+        "UPDATE agent_leases SET last_contact_at = '-infinity', held_until = '-infinity' WHERE node_id = %s",
+        (silent.node_id,),
+    )
+    await fence(metastore, week_ms)
+    assert await _live(metastore) == [silent.node_id, heard.node_id]
 
-        await move_time(raw, 8 * 86_400)
-        await raw.execute(
-            "UPDATE agent_leases SET last_contact_at = wall_time(), held_until = wall_time() + interval '1 min'"
-            " WHERE node_id = %s",
-            (heard.node_id,),
-        )
-        await fence(metastore, week_ms)
+    await move_time(raw, 8 * 86_400)
+    await raw.execute(
+        "UPDATE agent_leases SET last_contact_at = wall_time(), held_until = wall_time() + interval '1 min'"
+        " WHERE node_id = %s",
+        (heard.node_id,),
+    )
+    await fence(metastore, week_ms)
     assert await _live(metastore) == [heard.node_id]

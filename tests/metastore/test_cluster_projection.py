@@ -27,7 +27,7 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
-from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows, session
+from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows
 
 
 async def _projection(raw: Session) -> dict[str, Any]:
@@ -135,19 +135,16 @@ async def _keep_snapshot(store: PostgresMetastore, image: MetadataImage) -> None
 
 @pytest.mark.requirement("C1", "C3", "C8")
 @pytest.mark.parametrize("seed", range(3))
-async def test_tables_and_image_agree_after_every_step(
-    metastore: PostgresMetastore, metastore_url: str, seed: int
-) -> None:
+async def test_tables_and_image_agree_after_every_step(metastore: PostgresMetastore, raw: Session, seed: int) -> None:
     rng = random.Random(seed)
     followed = MetadataImage()
-    async with session(metastore_url) as raw:
-        for number in range(60):
-            await _step(metastore, followed, rng, number)
-            followed = apply(followed, await metastore.read_metadata(followed.offset))
-            assert followed.offset == await metastore.metadata_head()
-            assert await _projection(raw) == _shown(followed)
-            if rng.random() < 0.1:
-                await _keep_snapshot(metastore, followed)
+    for number in range(60):
+        await _step(metastore, followed, rng, number)
+        followed = apply(followed, await metastore.read_metadata(followed.offset))
+        assert followed.offset == await metastore.metadata_head()
+        assert await _projection(raw) == _shown(followed)
+        if rng.random() < 0.1:
+            await _keep_snapshot(metastore, followed)
     assert await metastore.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
     assert await load_image(metastore) == followed, "a follower that was away ends with the same image"
 
@@ -155,10 +152,9 @@ async def test_tables_and_image_agree_after_every_step(
 @pytest.mark.parametrize(
     "record", [UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord, ControlledShutdownRecord]
 )
-async def test_records_that_sql_makes_are_the_encoders_own(metastore_url: str, record: Any) -> None:
-    async with session(metastore_url) as raw:
-        for node_id, epoch in ((0, 0), (1, 300), (2**31 - 1, 2**63 - 1)):
-            ((made,),) = await rows(
-                raw, "SELECT broker_record(%s::int, %s::int, %s::bigint)", record.record_type, node_id, epoch
-            )
-            assert bytes(made) == encode_record(record(broker_id=node_id, broker_epoch=epoch))
+async def test_records_that_sql_makes_are_the_encoders_own(raw: Session, record: Any) -> None:
+    for node_id, epoch in ((0, 0), (1, 300), (2**31 - 1, 2**63 - 1)):
+        ((made,),) = await rows(
+            raw, "SELECT broker_record(%s::int, %s::int, %s::bigint)", record.record_type, node_id, epoch
+        )
+        assert bytes(made) == encode_record(record(broker_id=node_id, broker_epoch=epoch))

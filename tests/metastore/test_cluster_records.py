@@ -21,7 +21,7 @@ from headrace.metastore.log.own_records import RemoveAccessControlRecord, Remove
 from headrace.metastore.log.reassignment import completions, reassign
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
-from tests.metastore.sessions import beat, create, delete, join, new_agent, new_topic, session
+from tests.metastore.sessions import Session, beat, create, delete, join, new_agent, new_topic
 
 ACCESS = {
     "resource_type": 2,
@@ -71,11 +71,10 @@ async def test_no_agent_is_hidden_before_the_format_has_a_record_for_it(metastor
 
 
 async def test_a_cluster_from_before_formats_is_at_the_first_and_can_be_raised(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
-    async with session(metastore_url) as raw:  # as the first release left it
-        await raw.execute("TRUNCATE features, metadata_log")
-        await raw.execute("UPDATE metadata_head SET next_offset = 0")
+    await raw.execute("TRUNCATE features, metadata_log")
+    await raw.execute("UPDATE metadata_head SET next_offset = 0")
     leaving = await metastore.register_agent(replace(new_agent(1), features={}))
     await join_again(metastore, leaving)
     await join(metastore, 2)

@@ -20,14 +20,14 @@ from headrace.metastore.log.records import decode_record
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, InvalidError
 from headrace.storage.file_id import born_ms, new_file_id
-from tests.metastore.sessions import create, delete, join, new_topic, rows, session, waiting
+from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session, waiting
 
 NEW_LOG = 4 + len(NEEDED_TO_DELETE)
 """The head of a test's new log: it begins with four feature levels, and the cluster's values."""
 
 
 @pytest.mark.requirement("C8")
-async def test_a_topic_is_its_records_and_its_projection(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_topic_is_its_records_and_its_projection(metastore: PostgresMetastore, raw: Session) -> None:
     orders = new_topic("orders", 3, **{"max.message.bytes": "100"})
     image = await create(metastore, new_topic("other"), orders)
 
@@ -41,8 +41,7 @@ async def test_a_topic_is_its_records_and_its_projection(metastore: PostgresMeta
     assert (topic.topic_number, topic.initial_partition_count, topic.undeleted_partition_count) == (NEW_LOG + 2, 3, 3)
     assert topic.leader_epochs == (0, 0, 0)
     assert image.topic_configs("orders") == {"max.message.bytes": "100"}
-    async with session(metastore_url) as raw:
-        found = await rows(raw, "SELECT partition_key, shard FROM partitions WHERE topic_id = %s", orders.topic_id)
+    found = await rows(raw, "SELECT partition_key, shard FROM partitions WHERE topic_id = %s", orders.topic_id)
     assert sorted(found) == [(topic.key(i), commit_shard(topic.key(i) or 0, 8)) for i in range(3)]
 
 
@@ -113,7 +112,7 @@ async def test_deleting_what_is_not_there_changes_nothing(metastore: PostgresMet
 
 @pytest.mark.requirement("C8")
 async def test_one_record_deletes_a_topic_with_everything_that_names_it(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     agent = await join(metastore)
     doomed, kept = new_topic("doomed", 20, **{"cleanup.policy": "compact"}), new_topic("kept", 2, a="b")
@@ -139,12 +138,11 @@ async def test_one_record_deletes_a_topic_with_everything_that_names_it(
     assert {row.kind for row in announced} == {FeedKind.TOPIC_DELETED}
     assert sorted(key for row in announced for key in row.deleted_keys) == keys
     assert all(commit_shard(key, 8) == row.shard for row in announced for key in row.deleted_keys)
-    async with session(metastore_url) as raw:
-        for table in ("partitions", "partition_heads", "group_offsets"):
-            left = await rows(raw, f"SELECT count(*) FROM {table} WHERE partition_key = ANY (%s)", keys)
-            assert left == [(0,)], table
-        assert await rows(raw, "SELECT partition_key FROM deleted_partitions ORDER BY 1") == [(k,) for k in keys]
-        assert await rows(raw, "SELECT resource_name FROM configs WHERE resource_type = 2") == [("kept",)]
+    for table in ("partitions", "partition_heads", "group_offsets"):
+        left = await rows(raw, f"SELECT count(*) FROM {table} WHERE partition_key = ANY (%s)", keys)
+        assert left == [(0,)], table
+    assert await rows(raw, "SELECT partition_key FROM deleted_partitions ORDER BY 1") == [(k,) for k in keys]
+    assert await rows(raw, "SELECT resource_name FROM configs WHERE resource_type = 2") == [("kept",)]
 
 
 async def _file(store: PostgresMetastore, *batches: StagedBatch) -> FileCommit:

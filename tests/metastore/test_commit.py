@@ -20,7 +20,7 @@ from tests.metastore.commit_scenes import (
     open_scene,
     pairs,
 )
-from tests.metastore.sessions import delete, join, move_time, rows, session
+from tests.metastore.sessions import Session, delete, join, move_time, rows
 
 APPENDED, DUPLICATE, OUT_OF_ORDER = BatchOutcome.APPENDED, BatchOutcome.DUPLICATE, BatchOutcome.OUT_OF_ORDER
 DUPLICATE_SEQUENCE = BatchOutcome.DUPLICATE_SEQUENCE
@@ -88,12 +88,11 @@ async def test_a_retry_that_many_batches_overtook_is_stored_and_says_so(scene: S
 
 @pytest.mark.requirement("W1")
 @pytest.mark.parametrize("life", [-1, 2])
-async def test_what_may_have_a_gap_is_never_called_stored(scene: Scene, metastore_url: str, life: int) -> None:
+async def test_what_may_have_a_gap_is_never_called_stored(scene: Scene, raw: Session, life: int) -> None:
     """Rows of before the migration (-1), and of a life that this server never began: they do not belong to its log."""
     key = scene.keys[0]
     await scene.outcomes(*(batch(key, sequence) for sequence in range(0, 50, 5)))
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE producer_state SET contiguous_life = %s", [life])
+    await raw.execute("UPDATE producer_state SET contiguous_life = %s", [life])
     assert await scene.outcomes(batch(key, 0)) == [(OUT_OF_ORDER, -1)]
     assert await scene.outcomes(batch(key, 50), batch(key, 0)) == [(APPENDED, 50), (OUT_OF_ORDER, -1)]
     assert await scene.outcomes(*(batch(key, sequence, epoch=1) for sequence in range(0, 35, 5))) == appended(
@@ -103,18 +102,17 @@ async def test_what_may_have_a_gap_is_never_called_stored(scene: Scene, metastor
 
 
 @pytest.mark.requirement("W1")
-async def test_what_a_forgotten_producer_did_not_store_is_never_called_stored(scene: Scene, metastore_url: str) -> None:
+async def test_what_a_forgotten_producer_did_not_store_is_never_called_stored(scene: Scene, raw: Session) -> None:
     """It starts above 0: what is below was stored and forgotten, or was never there."""
     key = scene.keys[0]
-    async with session(metastore_url) as raw:
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(AGED, [key])
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(AGED, [key])
     await scene.outcomes(*(batch(key, sequence, producer=9) for sequence in range(100, 150, 5)))
     assert await scene.outcomes(batch(key, 100, producer=9)) == [(OUT_OF_ORDER, -1)]
     assert await scene.outcomes(batch(key, 50, producer=9)) == [(OUT_OF_ORDER, -1)]
 
 
-async def test_behind_is_circular_once_sequences_wrapped(metastore_url: str) -> None:
+async def test_behind_is_circular_once_sequences_wrapped(raw: Session) -> None:
     last, half = 2**31 - 1, 2**30
     behind = {
         (0, 5, 5, False): True,
@@ -129,9 +127,8 @@ async def test_behind_is_circular_once_sequences_wrapped(metastore_url: str) -> 
         (half + 4, 1, 5, True): False,
         (last, 1, 0, True): True,
     }
-    async with session(metastore_url) as raw:
-        for asked, expected in behind.items():
-            assert await rows(raw, "SELECT is_behind(%s, %s, %s, %s)", *asked) == [(expected,)], asked
+    for asked, expected in behind.items():
+        assert await rows(raw, "SELECT is_behind(%s, %s, %s, %s)", *asked) == [(expected,)], asked
 
 
 @pytest.mark.requirement("W7")
@@ -179,26 +176,24 @@ async def test_the_epoch_is_judged_before_the_sequence(scene: Scene) -> None:
     assert await scene.outcomes(batch(key, 5, epoch=3)) == [(BatchOutcome.PRODUCER_FENCED, -1)]
 
 
-async def test_sequences_wrap(scene: Scene, metastore_url: str) -> None:
+async def test_sequences_wrap(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
-    async with session(metastore_url) as raw:
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(AGED, [key])
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(AGED, [key])
     last = 2**31 - 1
     assert await scene.outcomes(batch(key, last - 1, 5, producer=1), batch(key, 3, producer=1)) == appended(0, 5)
     assert await scene.outcomes(batch(key, last - 1, 5, producer=1)) == [(DUPLICATE, 0)]
     assert await scene.outcomes(batch(key, 8, producer=1)) == appended(10)
 
 
-async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, metastore_url: str) -> None:
+async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     young = (await scene.store.allocate_producer_ids(10))[3]
-    async with session(metastore_url) as raw:
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(
-            "INSERT INTO producer_id_blocks VALUES (10, 19, clock_timestamp() - interval '24 hours 15 minutes')"
-        )
-        await raw.execute(AGED, [key])
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(
+        "INSERT INTO producer_id_blocks VALUES (10, 19, clock_timestamp() - interval '24 hours 15 minutes')"
+    )
+    await raw.execute(AGED, [key])
     assert await scene.outcomes(batch(key, 5, producer=young)) == [(OUT_OF_ORDER, -1)]
     assert await scene.outcomes(batch(key, 5, producer=99)) == [(OUT_OF_ORDER, -1)]
     assert await scene.outcomes(batch(key, 5, producer=10)) == [(OUT_OF_ORDER, -1)], "it may be younger than its block"
@@ -207,14 +202,13 @@ async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, 
 
 
 @pytest.mark.requirement("W7")
-async def test_a_fresh_producer_of_an_old_cluster_keeps_its_order(scene: Scene, metastore_url: str) -> None:
+async def test_a_fresh_producer_of_an_old_cluster_keeps_its_order(scene: Scene, raw: Session) -> None:
     """Its agent assigned one id a day ago, and now the next. The producer's second batch arrives first."""
     key, clock = scene.keys[0], ManualClock()
     ids = ProducerIds(scene.store, clock)
     await ids.next()
     await clock.advance(49 * 3_600)
-    async with session(metastore_url) as raw:
-        await move_time(raw, 49 * 3_600)
+    await move_time(raw, 49 * 3_600)
     fresh = await ids.next()
 
     async def commit(sequence: int) -> list[tuple[BatchOutcome, int]]:
@@ -233,13 +227,12 @@ async def test_a_refused_batch_does_not_move_its_producer_on(scene: Scene) -> No
     assert await scene.outcomes(*refused, batch(key, 0)) == [*mismatches, (APPENDED, 0)]
 
 
-async def test_a_duplicate_is_one_also_after_the_topic_has_grown(scene: Scene, metastore_url: str) -> None:
+async def test_a_duplicate_is_one_also_after_the_topic_has_grown(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     sent = batch(key, 0, leader_epoch=0, partition_count=3)
     assert await scene.outcomes(sent) == appended(0)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE topics SET undeleted_partition_count = 4")
-        await raw.execute("UPDATE partitions SET leader_epoch = 1")
+    await raw.execute("UPDATE topics SET undeleted_partition_count = 4")
+    await raw.execute("UPDATE partitions SET leader_epoch = 1")
     assert await scene.outcomes(sent) == [(DUPLICATE, 0)]
     late = [batch(key, 5, leader_epoch=0, partition_count=3), batch(key, 5, leader_epoch=1, partition_count=3)]
     assert [outcome for outcome, _ in await scene.outcomes(*late)] == [
@@ -286,26 +279,22 @@ async def test_a_file_created_too_long_ago_or_ahead_is_refused(scene: Scene) -> 
     assert statuses == [FileStatus.TOO_OLD, FileStatus.COMMITTED, FileStatus.COMMITTED, FileStatus.TOO_OLD]
 
 
-async def test_an_answer_is_kept_beyond_its_file_s_time_until_its_slot_is_emptied(
-    scene: Scene, metastore_url: str
-) -> None:
+async def test_an_answer_is_kept_beyond_its_file_s_time_until_its_slot_is_emptied(scene: Scene, raw: Session) -> None:
     file = file_of([batch(scene.keys[0])])
     first = await scene.commit(file)
-    async with session(metastore_url) as raw:
-        await move_time(raw, 3_700)
-        assert await scene.commit(file) == first
-        await move_time(raw, 6 * 900)
-        while await scene.store.rotate_log_slots():
-            pass
+    await move_time(raw, 3_700)
+    assert await scene.commit(file) == first
+    await move_time(raw, 6 * 900)
+    while await scene.store.rotate_log_slots():
+        pass
     (gone,) = await scene.commit(file)
     assert gone.status is FileStatus.TOO_OLD
     assert await scene.read() == [(0, 4)]
 
 
-async def test_a_condemned_file_is_never_committed(scene: Scene, metastore_url: str) -> None:
+async def test_a_condemned_file_is_never_committed(scene: Scene, raw: Session) -> None:
     file = file_of([batch(scene.keys[0])])
-    async with session(metastore_url) as raw:
-        await condemn(raw, file.file_id)
+    await condemn(raw, file.file_id)
     (answer,) = await scene.commit(file)
     assert answer.status is FileStatus.CONDEMNED
     assert await scene.read() == []
@@ -363,23 +352,22 @@ async def test_a_file_id_means_one_list_of_batches(scene: Scene) -> None:
         await scene.commit(other)
 
 
-async def test_a_deleted_topic_leaves_only_its_producers_once_purged(scene: Scene, metastore_url: str) -> None:
+async def test_a_deleted_topic_leaves_only_its_producers_once_purged(scene: Scene, raw: Session) -> None:
     """These count as learned of when the topic was deleted, so they expire one expiration later."""
     other = await open_scene(scene.store)
     kept = file_of([batch(scene.keys[0], 0), batch(other.keys[0], 0), batch(scene.keys[1], 0), batch(scene.keys[0], 5)])
     await scene.commit(kept)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE producer_state SET touched_hour = 5")
-        await delete(scene.store, scene.topic.topic_id)
-        removed = []
-        while count := await scene.store.purge_deleted_partitions(1):
-            removed.append(count)
-        assert sum(removed) == 3 + 2 + 3  # extents, producers, entries
-        assert await _live_bytes(scene, kept) == BATCH_BYTES
-        assert await rows(raw, "SELECT DISTINCT partition_key FROM extents") == [(other.keys[0],)]
-        hours = "SELECT touched_hour = (SELECT to_ms(deleted_at) / 3600000 FROM deleted_topics) FROM producer_state"
-        assert await rows(raw, f"{hours} ORDER BY partition_key") == [(True,), (True,), (False,)]
-        assert await rows(raw, "SELECT count(*) FROM deleted_partitions") == [(0,)]
+    await raw.execute("UPDATE producer_state SET touched_hour = 5")
+    await delete(scene.store, scene.topic.topic_id)
+    removed = []
+    while count := await scene.store.purge_deleted_partitions(1):
+        removed.append(count)
+    assert sum(removed) == 3 + 2 + 3  # extents, producers, entries
+    assert await _live_bytes(scene, kept) == BATCH_BYTES
+    assert await rows(raw, "SELECT DISTINCT partition_key FROM extents") == [(other.keys[0],)]
+    hours = "SELECT touched_hour = (SELECT to_ms(deleted_at) / 3600000 FROM deleted_topics) FROM producer_state"
+    assert await rows(raw, f"{hours} ORDER BY partition_key") == [(True,), (True,), (False,)]
+    assert await rows(raw, "SELECT count(*) FROM deleted_partitions") == [(0,)]
 
 
 async def _live_bytes(scene: Scene, file: FileCommit) -> int:

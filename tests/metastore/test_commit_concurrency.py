@@ -30,7 +30,7 @@ from tests.metastore.commit_scenes import (
     shard_gate,
 )
 from tests.metastore.sessions import Session, delete, join, move_time, rows, session, waiting
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import plant_all
 
 T = TypeVar("T")
 
@@ -85,17 +85,13 @@ async def test_the_same_batches_through_two_agents_are_appended_once(scene: Scen
 
 async def test_a_lock_and_its_read_in_one_statement_would_be_caught(scene: Scene, metastore_url: str) -> None:
     """The planted bug: partitions are read as of before the wait, so both commits believe in the same head."""
-    source = source_of("commit_files")
     lock = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
     read = "FROM generate_subscripts(p_part_key, 1) AS part"
-    assert source.count(lock) == source.count(read) == 1
-    wrong = source.replace(lock, "").replace(
-        read,
+    both = (
         "FROM (SELECT lock_shards(array(SELECT commit_shard(key, v_shards) FROM unnest(p_part_key) AS key)) OFFSET 0)"
-        " AS l CROSS JOIN generate_subscripts(p_part_key, 1) AS part",
+        " AS l CROSS JOIN generate_subscripts(p_part_key, 1) AS part"
     )
-    async with session(metastore_url) as raw:
-        await raw.execute(wrong.encode())
+    plant_all(metastore_url, "commit_files", [(lock, ""), (read, both)])
     with pytest.raises((AssertionError, InvalidError)):
         await two_agents_send_the_same_batches(scene, metastore_url)
 
@@ -123,7 +119,7 @@ async def test_a_file_that_locks_no_shard_is_judged_once_too(scene: Scene, metas
 
 @pytest.mark.parametrize("deleted_first", [True, False])
 async def test_a_commit_is_before_or_after_its_topic_s_deletion(
-    scene: Scene, metastore_url: str, deleted_first: bool
+    scene: Scene, metastore_url: str, raw: Session, deleted_first: bool
 ) -> None:
     file = file_of([batch(scene.keys[0], 0)])
     async with gate(metastore_url, scene.shard(0)) as line:
@@ -137,8 +133,7 @@ async def test_a_commit_is_before_or_after_its_topic_s_deletion(
     (answer,) = await commit
     outcome = BatchOutcome.UNKNOWN_PARTITION if deleted_first else APPENDED
     assert [told.outcome for told in answer.batches] == [outcome]
-    async with session(metastore_url) as raw:
-        assert await rows(raw, "SELECT count(*) FROM extents") == [(0 if deleted_first else 1,)]
+    assert await rows(raw, "SELECT count(*) FROM extents") == [(0 if deleted_first else 1,)]
     (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
     assert not found.known
 
@@ -163,17 +158,18 @@ async def test_the_file_id_decides_between_a_commit_and_the_sweeper(
     assert await scene.read() == ([] if swept else [(0, 4)])
 
 
-async def test_shards_are_locked_in_one_order_for_any_order_of_files(scene: Scene, metastore_url: str) -> None:
+async def test_shards_are_locked_in_one_order_for_any_order_of_files(
+    scene: Scene, metastore_url: str, raw: Session
+) -> None:
     up = [batch(key) for key in scene.keys]
     lowest = min(range(8), key=scene.shard)
     async with gate(metastore_url, scene.shard(lowest)) as line:
         commits = [await line.join(scene.commit(file_of(order))) for order in (up, up[::-1])]
-        async with session(metastore_url) as raw:
-            held = await rows(
-                raw,
-                "SELECT objid::int FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND granted",
-                COMMIT_LOCK_CLASS,
-            )
+        held = await rows(
+            raw,
+            "SELECT objid::int FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND granted",
+            COMMIT_LOCK_CLASS,
+        )
     assert held == [(scene.shard(lowest),)]  # the gate's own: who waits for the lowest holds no other
     assert [len((await commit)[0].batches) for commit in commits] == [8, 8]
     many = [scene.commit(file_of(up if turn % 2 else up[::-1])) for turn in range(12)]
@@ -183,12 +179,11 @@ async def test_shards_are_locked_in_one_order_for_any_order_of_files(scene: Scen
 
 @pytest.mark.parametrize("expired_first", [True, False])
 async def test_a_producer_is_heard_of_or_forgotten_never_half(
-    scene: Scene, metastore_url: str, expired_first: bool
+    scene: Scene, metastore_url: str, raw: Session, expired_first: bool
 ) -> None:
     key = scene.keys[0]
     await scene.outcomes(batch(key, 0, producer=5))
-    async with session(metastore_url) as raw:
-        await move_time(raw, 26 * 3_600)
+    await move_time(raw, 26 * 3_600)
     expiry = scene.store.expire_producer_state(10)
     file = file_of([batch(key, 5, producer=5)], age_ms=-26 * HOUR_MS)
     async with gate(metastore_url, scene.shard(0)) as line:
@@ -201,12 +196,13 @@ async def test_a_producer_is_heard_of_or_forgotten_never_half(
     assert pairs(answer.batches) == ([(BatchOutcome.OUT_OF_ORDER, -1)] if expired_first else appended(5))
 
 
-async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(scene: Scene, metastore_url: str) -> None:
+async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(
+    scene: Scene, metastore_url: str, raw: Session
+) -> None:
     """Another session holds a shard for long: commits to the other shards continue, while expiry waits for it."""
     await scene.outcomes(*(batch(key, 0, producer=5) for key in scene.keys))
-    async with session(metastore_url) as raw:
-        await move_time(raw, 26 * 3_600)
-        await raw.execute("UPDATE producer_state SET touched_hour = 1 WHERE partition_key = %s", [scene.keys[3]])
+    await move_time(raw, 26 * 3_600)
+    await raw.execute("UPDATE producer_state SET touched_hour = 1 WHERE partition_key = %s", [scene.keys[3]])
     async with gate(metastore_url, scene.shard(3)) as line:
         expiry = await line.join(scene.store.expire_producer_state(10))
         for place, key in enumerate(scene.keys):
@@ -217,19 +213,18 @@ async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(scene: Sc
     assert await scene.store.expire_producer_state(10) == 0
 
 
-async def test_rotation_gives_way_to_readers_and_no_answer_is_lost(scene: Scene, metastore_url: str) -> None:
+async def test_rotation_gives_way_to_readers_and_no_answer_is_lost(scene: Scene, raw: Session) -> None:
     page = await scene.store.poll_feed({})
     files = [file_of([batch(scene.keys[0])]) for _ in range(12)]
-    async with session(metastore_url) as reader:
-        await reader.execute("BEGIN")
-        await rows(reader, "SELECT count(*) FROM commit_log")
-        await rows(reader, "SELECT count(*) FROM commit_answers")
-        assert await scene.store.rotate_log_slots() is None
-        await reader.execute("COMMIT")
-        first, emptied = await asyncio.gather(
-            asyncio.gather(*(scene.commit(file) for file in files)), _empty_slots(scene, 4)
-        )
-        assert len(set(emptied)) == 4  # two of the feed's, two of the answers'
+    await raw.execute("BEGIN")
+    await rows(raw, "SELECT count(*) FROM commit_log")
+    await rows(raw, "SELECT count(*) FROM commit_answers")
+    assert await scene.store.rotate_log_slots() is None
+    await raw.execute("COMMIT")
+    first, emptied = await asyncio.gather(
+        asyncio.gather(*(scene.commit(file) for file in files)), _empty_slots(scene, 4)
+    )
+    assert len(set(emptied)) == 4  # two of the feed's, two of the answers'
     assert [await scene.commit(file) for file in files] == first
     after = await scene.store.poll_feed(page.heads)
     assert [row.seq for row in after.rows] == list(range(1, 13))
@@ -245,9 +240,11 @@ async def _empty_slots(scene: Scene, count: int) -> list[str]:
 
 
 @pytest.mark.requirement("W7")
-async def test_a_commit_with_a_killed_session_is_repeated_until_it_is_known(scene: Scene, metastore_url: str) -> None:
+async def test_a_commit_with_a_killed_session_is_repeated_until_it_is_known(
+    scene: Scene, metastore_url: str, raw: Session
+) -> None:
     file = file_of([batch(scene.keys[0], 0)])
-    async with session(metastore_url) as raw, gate(metastore_url, scene.shard(0)) as line:
+    async with gate(metastore_url, scene.shard(0)) as line:
         commit = await line.join(scene.commit(file))
         await rows(raw, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'advisory'")
         with pytest.raises(OutcomeUnknownError):

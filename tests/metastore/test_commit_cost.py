@@ -15,7 +15,7 @@ from headrace.metastore.api.retention import LogStartTarget, OldestQuery
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import session
+from tests.metastore.sessions import Session
 
 SHALLOW_CALLS, DEEP_CALLS = 2, 200
 HELD_COMMITS = 500
@@ -98,7 +98,7 @@ async def fill(scene: Scene, calls: int, rng: random.Random) -> None:
 
 
 async def test_a_hundred_times_the_history_costs_a_few_pages_more(
-    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    metastore: PostgresMetastore, raw: Session, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = await open_scene(metastore, partitions=2)
     counting = Statement.rows
@@ -106,8 +106,7 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
     for calls in (SHALLOW_CALLS, DEEP_CALLS - SHALLOW_CALLS):
         monkeypatch.undo()
         await fill(scene, calls, random.Random(1))
-        async with session(metastore_url) as raw:
-            await raw.execute("VACUUM ANALYZE")
+        await raw.execute("VACUUM ANALYZE")
         monkeypatch.setattr(Statement, "rows", counting)
         measured.append(await costs(scene, pages))
     shallow, deep = measured
@@ -120,7 +119,7 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
 
 @pytest.mark.requirement("X4")
 async def test_a_held_snapshot_costs_a_commit_a_few_pages(
-    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    metastore: PostgresMetastore, raw: Session, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dump or a forgotten BEGIN keeps every version of the rows that each commit changes."""
     scene = await open_scene(metastore, partitions=2)
@@ -142,20 +141,20 @@ async def test_a_held_snapshot_costs_a_commit_a_few_pages(
     monkeypatch.undo()
     counted = Statement.rows
     before = await commits(0, 40)
-    async with session(metastore_url) as reader, reader.transaction():
-        await reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        await reader.execute("SELECT 1")
+    async with raw.transaction():
+        await raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await raw.execute("SELECT 1")
         after = await commits(41, HELD_COMMITS)
     print({name: (before[name], after[name]) for name in before})
     for name in ("commit_files", "look_up_extents", "list_offsets", "poll_feed", "partition_sizes"):
         assert after[name] <= before[name] * 5 // 4 + 8, name
 
 
-async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore)
-    async with session(metastore_url) as reader, reader.transaction():
-        await reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        await reader.execute("SELECT 1")
+    async with raw.transaction():
+        await raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await raw.execute("SELECT 1")
         for number in range(30):
             await scene.commit(file_of([batch(scene.keys[0], number, records=1)]))
         assert await metastore.held_snapshot() >= 30
@@ -163,16 +162,15 @@ async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMeta
 
 
 async def test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones(
-    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int]
+    metastore: PostgresMetastore, raw: Session, pages: dict[str, int]
 ) -> None:
     await metastore.allocate_producer_ids(10)
     few = pages["allocate_producer_ids"]
-    async with session(metastore_url) as raw:
-        await raw.execute(
-            "INSERT INTO producer_id_blocks"
-            " SELECT 2000 + 10 * n, 2009 + 10 * n, wall_time() FROM generate_series(0, 19999) AS n"
-        )
-        await raw.execute("ANALYZE producer_id_blocks")
+    await raw.execute(
+        "INSERT INTO producer_id_blocks"
+        " SELECT 2000 + 10 * n, 2009 + 10 * n, wall_time() FROM generate_series(0, 19999) AS n"
+    )
+    await raw.execute("ANALYZE producer_id_blocks")
     block = await metastore.allocate_producer_ids(10)
     assert block[0] == 2010 + 10 * 19_999
     assert pages["allocate_producer_ids"] <= few + DEEPER_PAGES

@@ -8,12 +8,11 @@ import uuid
 
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import session
+from tests.metastore.sessions import claim, session
 from tests.metastore.test_commit_cost import DEEPER_PAGES, pages
 
 __all__ = ["pages"]
@@ -42,9 +41,7 @@ async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]
     last = (await commit(scene, 3))[-3:]
     async with session(url) as raw:
         await raw.execute("VACUUM ANALYZE extents, segment_files, partitions")
-    await store.enqueue_jobs([NewJob("compact", str(uuid.uuid4()))])
-    job = await store.claim_job("test", ["compact"], 60_000)
-    assert job is not None
+    job = await claim(store, "compact", key=str(uuid.uuid4()))
     await store.waiting_files(uuid.UUID(int=0), 5)
     live = await store.live_extents(last)
     swaps = [

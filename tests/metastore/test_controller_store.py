@@ -15,7 +15,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
-from tests.metastore.sessions import beat, create, join, move_time, new_topic, session, waiting
+from tests.metastore.sessions import Session, beat, create, join, move_time, new_topic, session, waiting
 
 LEASE_MS = 3_000_000
 """So long that the time which the test itself takes is nothing to it."""
@@ -24,15 +24,14 @@ PassTime = Callable[[float], Awaitable[None]]
 
 
 @pytest.fixture
-async def pass_time(metastore_url: str) -> PassTime:
+async def pass_time(raw: Session) -> PassTime:
     """Moves the metastore's clock on."""
     ahead = 0.0
 
     async def forward(seconds: float) -> None:
         nonlocal ahead
         ahead += seconds
-        async with session(metastore_url) as raw:
-            await move_time(raw, ahead)
+        await move_time(raw, ahead)
 
     return forward
 

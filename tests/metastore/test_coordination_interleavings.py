@@ -5,6 +5,8 @@ tests/metastore/coordination.py and growth_interleavings.py say how.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -12,9 +14,9 @@ from headrace.storage.errors import HeadraceError
 from tests.metastore.coordination import CoordinationHistory
 from tests.metastore.count_interleavings import CountHistory
 from tests.metastore.growth_interleavings import GrowthHistory
-from tests.metastore.interleavings import Unexplained
+from tests.metastore.interleavings import Unexplained, played
 from tests.metastore.lock_gates import Sessions
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
@@ -48,7 +50,7 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 """What is wrong -> (function, [(right text, wrong text)])."""
 
 
-async def _tell(url: str, store: PostgresMetastore, seed: int, rounds: int) -> CoordinationHistory:
+async def _tell(url: str, store: PostgresMetastore, seed: int, rounds: int = ROUNDS_OF_A_BUG) -> CoordinationHistory:
     async with Sessions(url) as sessions:
         history = CoordinationHistory(sessions, store, seed)
         for _ in range(rounds):
@@ -70,12 +72,7 @@ PLANTED = PlantedBugs("interleavings of coordination", most=100, is_race=True)
 
 @PLANTED.cases(BUGS)
 async def test_a_planted_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    function, texts = BUGS[bug]
-    for seed in trial.seeds():
-        planted = throwaway.store(broken(function, texts), sessions=6)
-        async with planted as (url, store):
-            with trial.shown_by(Unexplained, HeadraceError):
-                await _tell(url, store, seed, ROUNDS_OF_A_BUG)
+    await throwaway.look_for(trial, *BUGS[bug], _tell, Unexplained, HeadraceError, sessions=6)
 
 
 GROWTH_BUGS = {
@@ -87,21 +84,12 @@ GROWTH_BUGS = {
 }
 
 
-async def _grow(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
-    async with Sessions(url) as sessions:
-        history = GrowthHistory(sessions, store, seed, ends_files=False)
-        await history.begin()
-        for _ in range(rounds):
-            await history.round()
-        await history.end()
-
-
 @pytest.mark.requirement("W1", "W4")
 @pytest.mark.parametrize("seed", seeds([0], range(1, 4)))
 async def test_some_order_explains_commits_during_growth(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
-    await _grow(metastore_url, metastore, seed, 12)
+    await played(metastore_url, metastore, seed, 12, GrowthHistory, ends_files=False)
 
 
 PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100, is_race=True)
@@ -109,12 +97,9 @@ PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100, is_race=Tru
 
 @PLANTED_IN_GROWTH.cases(GROWTH_BUGS)
 async def test_a_planted_bug_of_growth_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    function, right, wrong = GROWTH_BUGS[bug]
-    for seed in trial.seeds():
-        planted = throwaway.store(broken(function, [(right, wrong)]), sessions=6)
-        async with planted as (url, store):
-            with trial.shown_by(Unexplained, HeadraceError):
-                await _grow(url, store, seed, ROUNDS_OF_A_BUG)
+    function, *texts = GROWTH_BUGS[bug]
+    history = partial(played, rounds=ROUNDS_OF_A_BUG, made=GrowthHistory, ends_files=False)
+    await throwaway.look_for(trial, function, [texts], history, Unexplained, HeadraceError, sessions=6)
 
 
 COUNT_BUGS = {
@@ -144,21 +129,12 @@ COUNT_BUGS = {
 }
 
 
-async def _change_counts(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
-    async with Sessions(url) as sessions:
-        history = CountHistory(sessions, store, seed, ends_files=False)
-        await history.begin()
-        for _ in range(rounds):
-            await history.round()
-        await history.end()
-
-
 @pytest.mark.requirement("P2", "P3", "P4")
 @pytest.mark.parametrize("seed", seeds([0], range(1, 4)))
 async def test_some_order_explains_commits_during_changes_of_counts(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
-    await _change_counts(metastore_url, metastore, seed, 20)
+    await played(metastore_url, metastore, seed, 20, CountHistory, ends_files=False)
 
 
 PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100, is_race=True)
@@ -166,9 +142,6 @@ PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100, is_race=T
 
 @PLANTED_IN_CHANGES.cases(COUNT_BUGS)
 async def test_a_planted_bug_of_changes_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    function, right, wrong = COUNT_BUGS[bug]
-    for seed in trial.seeds():
-        planted = throwaway.store(broken(function, [(right, wrong)]), sessions=6)
-        async with planted as (url, store):
-            with trial.shown_by(Unexplained, HeadraceError):
-                await _change_counts(url, store, seed, ROUNDS_OF_A_BUG)
+    function, *texts = COUNT_BUGS[bug]
+    history = partial(played, rounds=ROUNDS_OF_A_BUG, made=CountHistory, ends_files=False)
+    await throwaway.look_for(trial, function, [texts], history, Unexplained, HeadraceError, sessions=6)

@@ -6,7 +6,7 @@ Both calls are made on the same rows, in transactions that are undone.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -24,7 +24,7 @@ from headrace.storage.errors import HeadraceError
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.earlier_agent import earlier_parameters, earlier_signature
 from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
-from tests.metastore.sessions import session
+from tests.metastore.sessions import Session
 from tests.metastore.sql_sources import broken
 from tests.metastore.transactions.transaction_scenes import Producer, open_transactions
 
@@ -44,12 +44,11 @@ SELECT array(SELECT (partition_key, high_watermark, first_open_offset, max_times
 
 
 @pytest.fixture
-async def scene(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[HalvingScene]:
+async def scene(metastore: PostgresMetastore, raw: Session) -> HalvingScene:
     """A topic with two parents and two children."""
-    async with session(metastore_url) as raw:
-        found = await open_halving_scene(metastore, raw)
-        await found.double(sets_boundaries=False)
-        yield found
+    found = await open_halving_scene(metastore, raw)
+    await found.double(sets_boundaries=False)
+    return found
 
 
 async def merged(scene: HalvingScene) -> None:

@@ -10,7 +10,7 @@ from headrace.metastore.api.commit import StagedBatch
 from headrace.metastore.api.read import Extent, ExtentQuery, OffsetKind, OffsetQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import BATCH_BYTES, Scene, batch, file_of, open_scene
-from tests.metastore.sessions import Session, delete, session
+from tests.metastore.sessions import Session, delete
 from tests.seeds import seeds
 
 
@@ -59,11 +59,10 @@ async def test_each_query_has_its_answer_in_its_place(scene: Scene) -> None:
     assert await scene.store.list_offsets([]) == []
 
 
-async def test_nothing_below_the_log_start_is_found(scene: Scene, metastore_url: str) -> None:
+async def test_nothing_below_the_log_start_is_found(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     await scene.commit(file_of(scattered(scene, *(batch(key, max_timestamp=stamp) for stamp in (50, 10, 20)))))
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE partitions SET log_start_offset = 7 WHERE partition_key = %s", (key,))
+    await raw.execute("UPDATE partitions SET log_start_offset = 7 WHERE partition_key = %s", (key,))
     (found,) = await scene.store.find_extents([ExtentQuery(key, 0, 1 << 40)])
     assert [extent.base_offset for extent in found.extents] == [5, 10]
     kinds = [OffsetKind.EARLIEST, OffsetKind.LATEST, OffsetKind.MAX_TIMESTAMP, 0, 11, 21]
@@ -85,11 +84,10 @@ async def test_offsets_of_an_empty_and_of_a_deleted_partition(scene: Scene) -> N
     assert {answer.known for answer in await scene.store.list_offsets(queries)} == {False}
 
 
-async def test_epochs_are_those_of_the_data(scene: Scene, metastore_url: str) -> None:
+async def test_epochs_are_those_of_the_data(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     await scene.commit(file_of([batch(key)]))
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE partitions SET leader_epoch = 4")
+    await raw.execute("UPDATE partitions SET leader_epoch = 4")
     await scene.commit(file_of([batch(key, max_timestamp=5_000)]))
     kinds = [OffsetKind.EARLIEST, OffsetKind.LATEST, OffsetKind.MAX_TIMESTAMP, 0]
     found = await scene.store.list_offsets([OffsetQuery(key, kind) for kind in kinds])
@@ -97,7 +95,7 @@ async def test_epochs_are_those_of_the_data(scene: Scene, metastore_url: str) ->
 
 
 @pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
-async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, metastore_url: str, seed: int) -> None:
+async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, raw: Session, seed: int) -> None:
     """Over two levels of time blocks, with wrong clocks, log starts in mid-block, and merged extents."""
     key, rng = scene.keys[0], random.Random(seed)
     stamps = [rng.choice([10**9, -1]) if rng.random() < 0.01 else n + rng.randint(0, 300) for n in range(4_500)]
@@ -105,18 +103,17 @@ async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, m
         singles = [batch(key, records=1, max_timestamp=stamp) for stamp in stamps[first : first + 60]]
         await scene.commit(file_of(scattered(scene, *singles)))
     start = rng.randint(0, 3_000)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE partitions SET log_start_offset = %s WHERE partition_key = %s", (start, key))
-        await raw.execute("DELETE FROM extents WHERE partition_key = %s AND last_offset < %s", (key, start))
-        await _merge(raw, key, 3_300, 3_500)
-        await _merge(raw, key, 4_200, 4_230)
-        await raw.execute("DELETE FROM extents WHERE partition_key = %s AND max_timestamp = 1000000000", (key,))
-        cursor = await raw.execute(
-            "SELECT partition_key, base_offset, last_offset, file_id, position, length, leader_epoch, max_timestamp"
-            " FROM extents WHERE partition_key = %s ORDER BY last_offset",
-            (key,),
-        )
-        extents = [Extent(*row) for row in await cursor.fetchall()]
+    await raw.execute("UPDATE partitions SET log_start_offset = %s WHERE partition_key = %s", (start, key))
+    await raw.execute("DELETE FROM extents WHERE partition_key = %s AND last_offset < %s", (key, start))
+    await _merge(raw, key, 3_300, 3_500)
+    await _merge(raw, key, 4_200, 4_230)
+    await raw.execute("DELETE FROM extents WHERE partition_key = %s AND max_timestamp = 1000000000", (key,))
+    cursor = await raw.execute(
+        "SELECT partition_key, base_offset, last_offset, file_id, position, length, leader_epoch, max_timestamp"
+        " FROM extents WHERE partition_key = %s ORDER BY last_offset",
+        (key,),
+    )
+    extents = [Extent(*row) for row in await cursor.fetchall()]
     highest = max(extent.max_timestamp for extent in extents)
     asked = [OffsetKind.MAX_TIMESTAMP, 0, highest, highest + 1, *(rng.randint(0, 5_000) for _ in range(60))]
     found = await scene.store.list_offsets([OffsetQuery(key, stamp) for stamp in asked])

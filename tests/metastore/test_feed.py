@@ -7,7 +7,7 @@ import pytest
 from headrace.metastore.api.read import FeedKind, LogStartMove
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import delete, move_time, rows, session
+from tests.metastore.sessions import Session, delete, move_time, rows
 
 TICK_SECONDS = 30
 """Seconds of one slot of the feed."""
@@ -67,13 +67,12 @@ async def test_a_page_holds_sixty_four_rows_of_a_shard_and_the_next_page_goes_on
     assert not second.lost_shards
 
 
-async def test_every_kind_of_row_is_understood(scene: Scene, metastore_url: str) -> None:
+async def test_every_kind_of_row_is_understood(scene: Scene, raw: Session) -> None:
     key, shard = scene.keys[0], scene.shard(0)
     await scene.commit(file_of([batch(key)]))
     (stored,) = (await scene.store.poll_feed({shard: 0})).rows[0].extents
-    async with session(metastore_url) as raw:
-        await rows(raw, "SELECT append_feed(%s, 1::smallint, int8send(%s) || int8send(3::bigint))", shard, key)
-        await rows(raw, "SELECT append_feed(%s, 2::smallint, payload) FROM commit_log WHERE seq = 1", shard)
+    await rows(raw, "SELECT append_feed(%s, 1::smallint, int8send(%s) || int8send(3::bigint))", shard, key)
+    await rows(raw, "SELECT append_feed(%s, 2::smallint, payload) FROM commit_log WHERE seq = 1", shard)
     await delete(scene.store, scene.topic.topic_id)
     page = await scene.store.poll_feed({shard: 1})
     moved, swapped, deleted = page.rows
@@ -82,17 +81,14 @@ async def test_every_kind_of_row_is_understood(scene: Scene, metastore_url: str)
     assert (deleted.kind, deleted.deleted_keys) == (FeedKind.TOPIC_DELETED, [key])
 
 
-async def test_rows_are_kept_two_minutes_and_a_later_reader_has_lost_its_shard(
-    scene: Scene, metastore_url: str
-) -> None:
+async def test_rows_are_kept_two_minutes_and_a_later_reader_has_lost_its_shard(scene: Scene, raw: Session) -> None:
     shard = scene.shard(0)
     await scene.commit(file_of([batch(scene.keys[0])]))
-    async with session(metastore_url) as raw:
-        await move_time(raw, 4 * TICK_SECONDS)
-        await _rotate_all(scene)
-        assert [row.seq for row in (await scene.store.poll_feed({shard: 0})).rows] == [1]
-        await move_time(raw, 6 * TICK_SECONDS)
-        await _rotate_all(scene)
+    await move_time(raw, 4 * TICK_SECONDS)
+    await _rotate_all(scene)
+    assert [row.seq for row in (await scene.store.poll_feed({shard: 0})).rows] == [1]
+    await move_time(raw, 6 * TICK_SECONDS)
+    await _rotate_all(scene)
     page = await scene.store.poll_feed({shard: 0})
     assert (page.rows, page.lost_shards, page.heads[shard]) == ([], [shard], 1)
     assert not (await scene.store.poll_feed(page.heads)).lost_shards
@@ -109,43 +105,40 @@ async def test_a_shard_that_the_cluster_lacks_is_lost(scene: Scene) -> None:
     assert (page.lost_shards, page.heads.keys()) == ([8], set(range(8)))
 
 
-async def test_rows_behind_a_gap_wait_until_the_gap_is_first(scene: Scene, metastore_url: str) -> None:
+async def test_rows_behind_a_gap_wait_until_the_gap_is_first(scene: Scene, raw: Session) -> None:
     """Slots are emptied whole; a reader between two of them must not jump over what is missing."""
     shard = scene.shard(0)
     for _ in range(5):
         await scene.commit(file_of([batch(scene.keys[0])]))
-    async with session(metastore_url) as raw:
-        await raw.execute("DELETE FROM commit_log WHERE shard = %s AND seq = 3", (shard,))
+    await raw.execute("DELETE FROM commit_log WHERE shard = %s AND seq = 3", (shard,))
     first = await scene.store.poll_feed({shard: 0})
     assert ([row.seq for row in first.rows], first.lost_shards) == ([1, 2], [])
     second = await scene.store.poll_feed({shard: 2})
     assert (second.rows, second.lost_shards) == ([], [shard])
 
 
-async def test_commits_go_on_when_no_agent_empties_slots(scene: Scene, metastore_url: str) -> None:
+async def test_commits_go_on_when_no_agent_empties_slots(scene: Scene, raw: Session) -> None:
     """Two turns of all slots without housekeeping: old rows stay next to new ones and are harmless."""
     shard = scene.shard(0)
     seqs = []
-    async with session(metastore_url) as raw:
-        for turn in range(20):
-            await move_time(raw, turn * TICK_SECONDS)
-            await scene.commit(file_of([batch(scene.keys[0])], age_ms=-turn * TICK_SECONDS * 1_000))
-            seqs += [row.seq for row in (await scene.store.poll_feed({shard: turn})).rows]
-        await _rotate_all(scene)
+    for turn in range(20):
+        await move_time(raw, turn * TICK_SECONDS)
+        await scene.commit(file_of([batch(scene.keys[0])], age_ms=-turn * TICK_SECONDS * 1_000))
+        seqs += [row.seq for row in (await scene.store.poll_feed({shard: turn})).rows]
+    await _rotate_all(scene)
     assert seqs == list(range(1, 21))
     assert [row.seq for row in (await scene.store.poll_feed({shard: 19})).rows] == [20]
 
 
-async def test_slots_in_use_are_never_emptied(scene: Scene, metastore_url: str) -> None:
+async def test_slots_in_use_are_never_emptied(scene: Scene, raw: Session) -> None:
     """At each tick of a day, what is emptied is at least four ticks old and not needed for one more."""
-    async with session(metastore_url) as raw:
-        for tick in range(40):
-            await move_time(raw, tick * 900)
-            (now,) = (await rows(raw, "SELECT wall_ms() / 900000"))[0]
-            while emptied := await scene.store.rotate_log_slots():
-                log, slot = emptied.rsplit("_", 1)
-                ahead = (int(slot) - now) % 8
-                assert log == "commit_log" or ahead in (2, 3)
+    for tick in range(40):
+        await move_time(raw, tick * 900)
+        (now,) = (await rows(raw, "SELECT wall_ms() / 900000"))[0]
+        while emptied := await scene.store.rotate_log_slots():
+            log, slot = emptied.rsplit("_", 1)
+            ahead = (int(slot) - now) % 8
+            assert log == "commit_log" or ahead in (2, 3)
 
 
 async def _rotate_all(scene: Scene) -> None:

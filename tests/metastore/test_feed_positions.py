@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from importlib import resources
 
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
+from tests.metastore.sql_sources import plant
 
 SHARDS = 8
 ROUNDS = 40
@@ -52,10 +52,7 @@ async def test_a_poll_returns_the_rows_after_each_named_position(metastore: Post
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_planted_bugs_are_found(metastore: PostgresMetastore, bug: str) -> None:
-    source = (resources.files("headrace.metastore.postgres") / "read" / "poll_feed.sql").read_text(encoding="utf-8")
-    assert BEHIND in source
-    async with metastore.pool.connection() as connection:
-        await connection.execute(source.replace(BEHIND, BUGS[bug]).encode())
+async def test_planted_bugs_are_found(metastore: PostgresMetastore, metastore_url: str, bug: str) -> None:
+    plant(metastore_url, "poll_feed", BEHIND, BUGS[bug])
     scene = await open_scene(metastore, partitions=SHARDS)
     assert not await _pages_are_right(scene, random.Random(1))

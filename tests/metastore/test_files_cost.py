@@ -6,10 +6,9 @@ import uuid
 
 import pytest
 
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import Session, claim, rows
 
 FILES = 5_000
 LIMIT = 50
@@ -24,51 +23,45 @@ SELECT gen_random_uuid(), 0, 100, CASE WHEN n %% 3 = 0 THEN 100 ELSE 0 END, cloc
 
 @pytest.mark.parametrize("files", [FILES, 8 * FILES])
 async def test_taking_dead_files_touches_what_it_returns(
-    metastore: PostgresMetastore, metastore_url: str, files: int
+    metastore: PostgresMetastore, raw: Session, files: int
 ) -> None:
-    await metastore.enqueue_jobs([NewJob("delete", "")])
-    job = await metastore.claim_job("test", ["delete"], 60_000)
-    assert job is not None
-    async with session(metastore_url) as raw:
-        await rows(raw, FILL, files)
-        await raw.execute("ANALYZE segment_files")
-        async with raw.transaction():
-            taken = await rows(
-                raw,
-                "SELECT file_id FROM take_dead_files(%s, %s, %s, %s)",
-                *job.token,
-                metastore.incarnation_id,
-                LIMIT,
-            )
-            ((scans, fetched),) = await rows(
-                raw, "SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'segment_files'"
-            )
+    job = await claim(metastore, "delete")
+    await rows(raw, FILL, files)
+    await raw.execute("ANALYZE segment_files")
+    async with raw.transaction():
+        taken = await rows(
+            raw,
+            "SELECT file_id FROM take_dead_files(%s, %s, %s, %s)",
+            *job.token,
+            metastore.incarnation_id,
+            LIMIT,
+        )
+        ((scans, fetched),) = await rows(
+            raw, "SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'segment_files'"
+        )
     assert len(taken) == LIMIT
     assert scans == 0
     assert fetched < 8 * LIMIT
 
 
-async def test_condemning_and_auditing_touch_what_they_return(metastore: PostgresMetastore, metastore_url: str) -> None:
-    await metastore.enqueue_jobs([NewJob("sweep", "")])
-    job = await metastore.claim_job("test", ["sweep"], 60_000)
-    assert job is not None
-    async with session(metastore_url) as raw:
-        await rows(raw, FILL, FILES)
-        await raw.execute("ANALYZE segment_files")
-        async with raw.transaction():
-            wanted = [uuid.uuid4() for _ in range(LIMIT)]
-            condemned = await rows(
-                raw,
-                "SELECT condemn_files(%s, %s, %s, %s, %s, interval '0')",
-                *job.token,
-                metastore.incarnation_id,
-                wanted,
-                [1_000] * LIMIT,
-            )
-            page = await raw.execute(ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": LIMIT})
-            audited = await page.fetchall()
-            ((scans, fetched),) = await rows(
-                raw, "SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'segment_files'"
-            )
+async def test_condemning_and_auditing_touch_what_they_return(metastore: PostgresMetastore, raw: Session) -> None:
+    job = await claim(metastore, "sweep")
+    await rows(raw, FILL, FILES)
+    await raw.execute("ANALYZE segment_files")
+    async with raw.transaction():
+        wanted = [uuid.uuid4() for _ in range(LIMIT)]
+        condemned = await rows(
+            raw,
+            "SELECT condemn_files(%s, %s, %s, %s, %s, interval '0')",
+            *job.token,
+            metastore.incarnation_id,
+            wanted,
+            [1_000] * LIMIT,
+        )
+        page = await raw.execute(ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": LIMIT})
+        audited = await page.fetchall()
+        ((scans, fetched),) = await rows(
+            raw, "SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'segment_files'"
+        )
     assert (len(condemned), len(audited), scans) == (LIMIT, LIMIT, 0)
     assert fetched < 8 * LIMIT

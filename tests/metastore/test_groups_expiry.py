@@ -7,7 +7,7 @@ import pytest
 from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecord
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.sessions import create, join, move_time, new_topic, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, create, join, move_time, new_topic, rows, session, set_for_cluster
 
 DAY_SECONDS = 86_400
 LIMIT = 1_000
@@ -160,25 +160,24 @@ async def test_expiry_goes_in_chunks(groups: Groups) -> None:
     assert await groups.listed() == []
 
 
-async def test_a_group_with_nothing_in_it_goes_unless_a_live_agent_holds_it(groups: Groups, metastore_url: str) -> None:
+async def test_a_group_with_nothing_in_it_goes_unless_a_live_agent_holds_it(groups: Groups, raw: Session) -> None:
     await groups.claim("held")
     await groups.claim("abandoned")
     await groups.claim("saved")
     await groups.save("saved", "Empty")
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE consumer_groups SET broker_epoch = -7 WHERE group_id <> 'held'")  # of a dead agent
-        await groups.pass_days(8)
-        await groups.expire()
-        assert await rows(raw, "SELECT group_id FROM consumer_groups") == [("held",)]
+    await raw.execute("UPDATE consumer_groups SET broker_epoch = -7 WHERE group_id <> 'held'")  # of a dead agent
+    await groups.pass_days(8)
+    await groups.expire()
+    assert await rows(raw, "SELECT group_id FROM consumer_groups") == [("held",)]
 
 
-async def test_expiry_leaves_a_locked_group_alone(groups: Groups, metastore_url: str) -> None:
+async def test_expiry_leaves_a_locked_group_alone(groups: Groups, raw: Session) -> None:
     """A commit, a claim or a save under way is not waited for, and what it does is judged afterwards."""
     for group_id in ("busy", "idle"):
         await groups.claim(group_id)
         await groups.commit(group_id, "events")
     await groups.pass_days(8)
-    async with session(metastore_url) as raw, raw.transaction():
+    async with raw.transaction():
         await raw.execute("SELECT FROM consumer_groups WHERE group_id = 'busy' FOR SHARE")
         await groups.expire()
         assert await groups.left("busy") == {"events"}
@@ -188,17 +187,16 @@ async def test_expiry_leaves_a_locked_group_alone(groups: Groups, metastore_url:
     assert await groups.left("busy") == {"events"}
 
 
-async def test_expiry_reads_what_is_old_and_nothing_else(groups: Groups, metastore_url: str) -> None:
+async def test_expiry_reads_what_is_old_and_nothing_else(groups: Groups, raw: Session) -> None:
     """O(looked at): the plans of both look-ups are index scans that stop at the first that is young."""
-    async with session(metastore_url) as raw:
-        await raw.execute("SET enable_seqscan = off")
-        await raw.execute("SET enable_bitmapscan = off")
-        for table in ("group_offsets", "consumer_groups"):
-            query = f"SELECT group_id FROM {table} WHERE expiry_slot < 7 ORDER BY expiry_slot LIMIT 1000"
-            plan = "\n".join(line for (line,) in await rows(raw, f"EXPLAIN {query}"))
-            assert f"Index Scan using {table}_expiry" in plan
-            assert "Index Cond: (expiry_slot < 7)" in plan
-            assert "Sort" not in plan
+    await raw.execute("SET enable_seqscan = off")
+    await raw.execute("SET enable_bitmapscan = off")
+    for table in ("group_offsets", "consumer_groups"):
+        query = f"SELECT group_id FROM {table} WHERE expiry_slot < 7 ORDER BY expiry_slot LIMIT 1000"
+        plan = "\n".join(line for (line,) in await rows(raw, f"EXPLAIN {query}"))
+        assert f"Index Scan using {table}_expiry" in plan
+        assert "Index Cond: (expiry_slot < 7)" in plan
+        assert "Sort" not in plan
 
 
 async def test_offsets_expire_by_the_clusters_value(groups: Groups) -> None:

@@ -13,7 +13,7 @@ from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupListi
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, InvalidError
-from tests.metastore.sessions import create, delete, join, new_agent, new_topic, rows, session, waiting
+from tests.metastore.sessions import Session, create, delete, join, new_agent, new_topic, rows, session, waiting
 
 
 async def _keys(store: PostgresMetastore, count: int = 3) -> list[int]:
@@ -226,7 +226,7 @@ async def test_a_call_with_one_impossible_position_stores_none(metastore: Postgr
 
 
 async def test_commits_of_overlapping_partitions_in_any_order_do_not_deadlock(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     keys = await _keys(metastore, 40)
     epoch = await _claim(metastore, "g", await join(metastore))
@@ -235,8 +235,7 @@ async def test_commits_of_overlapping_partitions_in_any_order_do_not_deadlock(
         for number in range(20)
     ]
     assert all(all(answers) for answers in await asyncio.gather(*calls))
-    async with session(metastore_url) as raw:
-        assert await rows(raw, "SELECT count(*) FROM group_offsets") == [(40,)]
+    assert await rows(raw, "SELECT count(*) FROM group_offsets") == [(40,)]
 
 
 @pytest.mark.parametrize("operation", ["topic", "group", "positions"])

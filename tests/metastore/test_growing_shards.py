@@ -23,7 +23,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError, UnsupportedFeatureError
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
-from tests.metastore.sessions import join, new_agent, rows, session, waiting
+from tests.metastore.sessions import Session, join, new_agent, rows, session, waiting
 from tests.metastore.sql_sources import Throwaway, broken
 
 GROWN = 32
@@ -34,18 +34,15 @@ async def grow(store: PostgresMetastore, shards: int = GROWN) -> bool:
     return await store.grow_commit_shards(shards, await store.metadata_head())
 
 
-async def test_partitions_heads_and_metadata_have_the_new_count(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
+async def test_partitions_heads_and_metadata_have_the_new_count(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, partitions=40)
     opened_with = metastore.commit_shards
     assert (await load_image(metastore)).commit_shards(opened_with) == opened_with == 8
     assert await grow(metastore)
     image = await load_image(metastore)
     assert (image.commit_shards(opened_with), await metastore.count_commit_shards()) == (GROWN, GROWN)
-    async with session(metastore_url) as raw:
-        found = dict(await rows(raw, "SELECT partition_key, shard FROM partitions"))
-        levels = await rows(raw, "SELECT min_level, max_level FROM features WHERE name = %s", COMMIT_SHARDS)
+    found = dict(await rows(raw, "SELECT partition_key, shard FROM partitions"))
+    levels = await rows(raw, "SELECT min_level, max_level FROM features WHERE name = %s", COMMIT_SHARDS)
     assert found == {key: commit_shard(key, GROWN) for key in scene.keys}
     assert levels == [(1, GROWN)]
     assert (await metastore.poll_feed({})).heads == dict.fromkeys(range(GROWN), 0)

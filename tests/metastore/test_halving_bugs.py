@@ -9,7 +9,7 @@ import pytest
 from headrace.storage.errors import HeadraceError
 from tests.metastore import test_halving_topics as topics
 from tests.metastore.halving_scenes import HalvingScene
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import plant
 from tests.metastore.test_halving_topics import scene
 
 __all__ = ["scene"]
@@ -92,10 +92,8 @@ PLANTED: dict[str, tuple[str, str, str, Check]] = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-async def test_planted_bugs_are_caught(scene: HalvingScene, bug: str) -> None:
-    name, old, new, check = PLANTED[bug]
-    source = source_of(name)
-    assert source.count(old) == 1
-    await scene.raw.execute(source.replace(old, new).encode())
+async def test_planted_bugs_are_caught(scene: HalvingScene, metastore_url: str, bug: str) -> None:
+    function, right, wrong, check = PLANTED[bug]
+    plant(metastore_url, function, right, wrong)
     with pytest.raises((AssertionError, HeadraceError)):
         await check(scene)

@@ -9,7 +9,7 @@ from tests.metastore.halving_interleavings import HalvingHistory, OutOfOrder
 from tests.metastore.halving_scenes import open_halving_scene
 from tests.metastore.lock_gates import Sessions
 from tests.metastore.sessions import session
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
@@ -33,7 +33,7 @@ PLANTED = {
 BUGS = PlantedBugs("interleavings of a halving", most=40, is_race=True)
 
 
-async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:
+async def _run(url: str, store: PostgresMetastore, seed: int) -> HalvingHistory:
     async with session(url) as raw, Sessions(url) as sessions:
         scene = await open_halving_scene(store, raw)
         await scene.later(0)
@@ -45,15 +45,12 @@ async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:
 
 @pytest.mark.parametrize("seed", seeds([0], range(1, 6)))
 async def test_the_order_is_kept_in_every_race(metastore: PostgresMetastore, metastore_url: str, seed: int) -> None:
-    history = await _run(metastore, metastore_url, seed)
+    history = await _run(metastore_url, metastore, seed)
     logs = {log for placed in history.placed.values() for log, _ in placed.values()}
     assert logs == {0, 1}, "records in the child, and in the parent"
 
 
 @BUGS.cases(PLANTED)
 async def test_planted_bugs_are_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    name, old, new = PLANTED[bug]
-    for seed in trial.seeds():
-        async with throwaway.store(broken(name, [(old, new)])) as (url, store):
-            with trial.shown_by(OutOfOrder):
-                await _run(store, url, seed)
+    function, *texts = PLANTED[bug]
+    await throwaway.look_for(trial, function, [texts], _run, OutOfOrder)

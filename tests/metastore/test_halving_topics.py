@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,7 +19,7 @@ from headrace.metastore.share_states import encode_kept
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import QUIET_MS, TIMES, HalvingScene, open_halving_scene
-from tests.metastore.sessions import rows, session, waiting
+from tests.metastore.sessions import Session, rows, session, waiting
 
 pytestmark = pytest.mark.requirement("X5")
 SENT_BACK, MOVED_KEY = (BatchOutcome.SENT_BACK, -1), (BatchOutcome.MOVED_KEY, -1)
@@ -35,12 +34,11 @@ TAKES, SPLITS, IS_CHILD, PAUSED, ALIAS, MERGES = (
 
 
 @pytest.fixture
-async def scene(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[HalvingScene]:
+async def scene(metastore: PostgresMetastore, raw: Session) -> HalvingScene:
     """A topic that doubled from two partitions to four."""
-    async with session(metastore_url) as raw:
-        scene = await open_halving_scene(metastore, raw)
-        await scene.double()
-        yield scene
+    scene = await open_halving_scene(metastore, raw)
+    await scene.double()
+    return scene
 
 
 async def _merged(scene: HalvingScene) -> None:
@@ -274,22 +272,19 @@ async def test_two_halvings_make_aliases_of_aliases(scene: HalvingScene) -> None
     assert (await scene.double()).aliases == {}
 
 
-async def test_a_topic_that_grew_in_the_ordinary_way_halves(metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with session(metastore_url) as raw:
-        scene = await open_halving_scene(metastore, raw)
-        await scene.double()
-        await raw.execute("DELETE FROM partition_splits")
-        await raw.execute("UPDATE partitions SET state = 0")
-        await scene.begin()
-        await scene.pause()
-        await scene.store.resume_children(
-            scene.controller_epoch, [pair.child_key for pair in (await scene.state()).pairs]
-        )
-        assert await scene.states() == [TAKES] * 4
-        await scene.later(TIMES.pause_again_ms)
-        await scene.pause()
-        assert await scene.merge()
-        assert await scene.states() == [MERGES, MERGES, ALIAS, ALIAS]
+async def test_a_topic_that_grew_in_the_ordinary_way_halves(metastore: PostgresMetastore, raw: Session) -> None:
+    scene = await open_halving_scene(metastore, raw)
+    await scene.double()
+    await raw.execute("DELETE FROM partition_splits")
+    await raw.execute("UPDATE partitions SET state = 0")
+    await scene.begin()
+    await scene.pause()
+    await scene.store.resume_children(scene.controller_epoch, [pair.child_key for pair in (await scene.state()).pairs])
+    assert await scene.states() == [TAKES] * 4
+    await scene.later(TIMES.pause_again_ms)
+    await scene.pause()
+    assert await scene.merge()
+    assert await scene.states() == [MERGES, MERGES, ALIAS, ALIAS]
 
 
 async def test_a_halving_is_given_up_until_a_child_is_merged(scene: HalvingScene) -> None:

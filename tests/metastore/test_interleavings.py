@@ -6,12 +6,13 @@ database; a failure names its seed.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.interleavings import History, Unexplained
-from tests.metastore.lock_gates import Sessions
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.interleavings import Unexplained, played
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
@@ -113,22 +114,12 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 """What is wrong -> (function, [(right text, wrong text)])."""
 
 
-async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: int, *, ends_files: bool = True) -> None:
-    """A database takes one history: the model knows its feed from the first row on."""
-    async with Sessions(url) as sessions:
-        history = History(sessions, store, seed, ends_files)
-        await history.begin()
-        for _ in range(rounds):
-            await history.round()
-        await history.end()
-
-
 @pytest.mark.requirement("W1", "W4", "W7")
 @pytest.mark.parametrize("seed", seeds(range(3), range(3, 12)))
 async def test_some_order_explains_what_every_session_saw(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
-    await _tell_history(metastore_url, metastore, seed, ROUNDS)
+    await played(metastore_url, metastore, seed, ROUNDS, ends_files=True)
 
 
 PLANTED = PlantedBugs("interleavings of commits", most=100, is_race=True)
@@ -139,9 +130,6 @@ SOON = "ALTER DATABASE planted SET deadlock_timeout = '20ms'"
 @PLANTED.cases(BUGS)
 async def test_a_planted_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, texts = BUGS[bug]
-    statements = [*SEQUENCES, broken(function, texts), SOON]
-    ends_files = function in ("condemn_files", "drop_files")
-    for seed in trial.seeds():
-        async with throwaway.store(*statements, sessions=6) as (url, store):
-            with trial.shown_by(Unexplained):
-                await _tell_history(url, store, seed, ROUNDS_OF_A_BUG, ends_files=ends_files)
+    history = partial(played, rounds=ROUNDS_OF_A_BUG, ends_files=function in ("condemn_files", "drop_files"))
+    statements = [*SEQUENCES, SOON]
+    await throwaway.look_for(trial, function, texts, history, Unexplained, statements=statements, sessions=6)

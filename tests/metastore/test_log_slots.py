@@ -10,7 +10,7 @@ import pytest
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
 from tests.metastore.sessions import move_time, rows, session, waiting
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import plant
 
 WRITERS = 8
 TURNS = 50
@@ -51,12 +51,9 @@ async def test_every_due_slot_is_emptied_while_writing_calls_run(scene: Scene, m
 
 async def test_the_planted_bug_empties_none(scene: Scene, metastore_url: str) -> None:
     """As it was: the key that every writing call shares."""
-    source = source_of("rotate_log_slots")
-    right = "FROM log_slots WHERE name = v_log FOR UPDATE SKIP LOCKED"
-    assert right in source
-    wrong = "FROM log_slots WHERE name = v_log AND pg_try_advisory_xact_lock(life_lock(), 0)"
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(right, wrong).encode())
+    right, wrong = "FOR UPDATE SKIP LOCKED", "AND pg_try_advisory_xact_lock(life_lock(), 0)"
+    slots = "FROM log_slots WHERE name = v_log "
+    plant(metastore_url, "rotate_log_slots", slots + right, slots + wrong)
     with pytest.raises(AssertionError):
         await emptied_beside_writers(scene, metastore_url)
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes, MergeVerdict, PartitionMerge
-from tests.metastore.key_claims import MOVED, NOTHING, STAY, Said, columns
+from tests.metastore.key_claims import (
+    CHILD,
+    MOVED,
+    NOTHING,
+    OTHER,
+    PARENT,
+    Connection,
+    Said,
+    SqlRule,
+    ask_both,
+    columns,
+)
 from tests.metastore.sql_sources import broken
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("X5")
-PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
 OLDER = 9 << 24 | 12
 """An alias that is settled; its keys belong to CHILD while that is a partition."""
 VIA_CHILD = Said(alias=CHILD - PARENT)
@@ -30,14 +38,6 @@ OUTCOMES = {
 TIMES = MergeTimes(
     lag_most=0, pause_most_ms=800, pause_again_ms=100, show_after_ms=50, settle_after_ms=4_000, producer_quiet_ms=300
 )
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture(scope="module")
-def one_session(module_metastore_url: str) -> Iterator[Connection]:
-    """One for all tests: each rolls its transaction back."""
-    with psycopg.connect(module_metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -53,12 +53,10 @@ def database(one_session: Connection) -> Iterator[Connection]:
     one_session.rollback()
 
 
-class SqlMerge:
-    """PartitionMerge's two questions, of the functions in the database. Producer 0 has no id."""
+class SqlMerge(SqlRule):
+    """PartitionMerge's."""
 
-    def __init__(self, database: Connection) -> None:
-        self._database = database
-        self.phase = MergePhase.DRAINING
+    phase = MergePhase.DRAINING
 
     def enter(self, phase: MergePhase, now_ms: int) -> None:
         """Do what the steps of the controller do to the tables (test_halving_topics.py)."""
@@ -74,19 +72,15 @@ class SqlMerge:
         if phase is MergePhase.SETTLED:
             self._database.execute("DELETE FROM merge_producers")
 
-    def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> BatchOutcome:
-        return self.commit(PARENT, producer_id, MOVED if has_moved_key else STAY, now_ms)
-
     def to_child(self, producer_id: int, now_ms: int) -> BatchOutcome:
         """Make a batch from an agent that knows whether the child is an alias."""
         if self.phase >= MergePhase.MERGED:
             return self.commit(PARENT, producer_id, VIA_CHILD, now_ms)
-        return self.commit(CHILD, producer_id, NOTHING, now_ms)
+        return super().to_child(producer_id, now_ms)
 
     def commit(
         self, key: int, producer_id: int, said: Said, now_ms: int, *, accepted: bool | None = None
     ) -> BatchOutcome:
-        """One batch; `accepted`: what becomes of it, if not what the rule says."""
         prod, ids = (1, [producer_id]) if producer_id else (0, [])
         (verdict,) = self.judge(now_ms, [key], [1], [prod], ids, [said])
         taken = verdict == BatchOutcome.APPENDED if accepted is None else accepted
@@ -126,13 +120,9 @@ def first_difference(sql: SqlMerge, seed: int, steps: int = 150) -> str | None:
             shown_ms = now if rule.phase is not before else shown_ms
             rule.settle(shown_ms, now)
             sql.enter(rule.phase, now)
-        producer, kind = rng.choice(producers), rng.randrange(3)
-        if kind == 2:
-            wanted, got = rule.to_child(producer, now), sql.to_child(producer, now)
-        else:
-            wanted, got = rule.to_parent(producer, kind == 1, now), sql.to_parent(producer, kind == 1, now)
+        wanted, got = ask_both(rng, rule, sql, rng.choice(producers), now)
         if OUTCOMES[wanted] is not got:
-            return f"seed={seed} step={step} phase={rule.phase} kind={kind} wanted={wanted} got={got}"
+            return f"seed={seed} step={step} phase={rule.phase} wanted={wanted} got={got}"
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, StagedBatch
 from headrace.metastore.postgres.commit import grouping
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import Session, rows, session
+from tests.metastore.sessions import Session, rows
 from tests.metastore.sql_sources import broken
 
 pytestmark = pytest.mark.requirement("W4", "W7")
@@ -86,12 +86,11 @@ class Twins:
 
 
 @pytest.fixture
-async def twins(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[Twins]:
-    async with session(metastore_url) as raw:
-        found = Twins(await open_scene(metastore, PARTITIONS), await open_scene(metastore, PARTITIONS), raw)
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(AGED, [[*found.together.keys, *found.apart.keys]])
-        yield found
+async def twins(metastore: PostgresMetastore, raw: Session) -> Twins:
+    found = Twins(await open_scene(metastore, PARTITIONS), await open_scene(metastore, PARTITIONS), raw)
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(AGED, [[*found.together.keys, *found.apart.keys]])
+    return found
 
 
 def _batches(

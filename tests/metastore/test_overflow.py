@@ -26,7 +26,7 @@ from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import Session, beat, rows, session
+from tests.metastore.sessions import Session, beat, rows
 from tests.metastore.sql_sources import source_of
 from tests.metastore.transactions.transaction_scenes import Producer, claimed_group, new_producer_id, position
 
@@ -96,20 +96,19 @@ SAVED = "CREATE TABLE saved AS SELECT min({column}) AS value FROM {table}"
 
 
 @pytest.mark.requirement("X1")
-async def test_no_function_overflows_for_arguments_that_callers_pass(metastore_url: str) -> None:
+async def test_no_function_overflows_for_arguments_that_callers_pass(raw: Session) -> None:
     overflowed = set()
-    async with session(metastore_url) as raw:
-        await raw.set_autocommit(False)
-        installed = [(name, kinds) for name, kinds in await rows(raw, INSTALLED) if _is_known(kinds)]
-        for (name, kinds), end in itertools.product(installed, (0, 1)):
-            values = [_value(kind, end) for kind in kinds]
-            placeholders = ", ".join(f"%s::{kind.removeprefix('_')}{'[]' * kind.startswith('_')}" for kind in kinds)
-            try:
-                await raw.execute(f"SELECT {name}({placeholders})".encode(), values)
-            except psycopg.Error as error:
-                if error.sqlstate in OVERFLOWS:
-                    overflowed.add(name)
-            await raw.rollback()
+    await raw.set_autocommit(False)
+    installed = [(name, kinds) for name, kinds in await rows(raw, INSTALLED) if _is_known(kinds)]
+    for (name, kinds), end in itertools.product(installed, (0, 1)):
+        values = [_value(kind, end) for kind in kinds]
+        placeholders = ", ".join(f"%s::{kind.removeprefix('_')}{'[]' * kind.startswith('_')}" for kind in kinds)
+        try:
+            await raw.execute(f"SELECT {name}({placeholders})".encode(), values)
+        except psycopg.Error as error:
+            if error.sqlstate in OVERFLOWS:
+                overflowed.add(name)
+        await raw.rollback()
     assert len(installed) > 300
     assert overflowed == FUNCTIONS.keys()
 
@@ -204,34 +203,28 @@ async def _overflows(raw: Session, operations: dict[str, Operation]) -> bool:
 
 
 @pytest.mark.requirement("X1")
-async def test_no_stored_number_that_a_client_lets_grow_overflows(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
-    async with session(metastore_url) as raw:
-        assert await overflowing_columns(metastore, raw) == GROWING.keys()
+async def test_no_stored_number_that_a_client_lets_grow_overflows(metastore: PostgresMetastore, raw: Session) -> None:
+    assert await overflowing_columns(metastore, raw) == GROWING.keys()
 
 
 @pytest.mark.slow
-async def test_no_stored_number_overflows_at_its_least_value(metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with session(metastore_url) as raw:
-        assert await overflowing_columns(metastore, raw, largest=False) == NEGATIVE
+async def test_no_stored_number_overflows_at_its_least_value(metastore: PostgresMetastore, raw: Session) -> None:
+    assert await overflowing_columns(metastore, raw, largest=False) == NEGATIVE
 
 
-async def test_the_planted_bug_is_found(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_the_planted_bug_is_found(metastore: PostgresMetastore, raw: Session) -> None:
     """As it was: no constraint, and the epoch after the last one is no smallint."""
     right = "(least(v_open.producer_epoch, 32766) + 1)"
-    async with session(metastore_url) as raw:
-        await raw.execute(b"ALTER TABLE transactions DROP CONSTRAINT transactions_open_epoch")
-        await raw.execute(source_of("forget_transactions").replace(right, "(v_open.producer_epoch + 1)").encode())
-        found = await overflowing_columns(metastore, raw, only="transactions")
+    await raw.execute(b"ALTER TABLE transactions DROP CONSTRAINT transactions_open_epoch")
+    await raw.execute(source_of("forget_transactions").replace(right, "(v_open.producer_epoch + 1)").encode())
+    found = await overflowing_columns(metastore, raw, only="transactions")
     assert found == {"transactions.version", "transactions.producer_epoch"}
 
 
 async def test_a_life_begins_although_all_epochs_of_jobs_are_used_up(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
-    async with session(metastore_url) as raw:
-        await raw.execute(b"SELECT setval('segment_epochs', 2147483647)")
+    await raw.execute(b"SELECT setval('segment_epochs', 2147483647)")
     keeper = LifeKeeper(metastore, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
     await keeper.check()
     assert await keeper.begin_anew("restored") == 1

@@ -24,7 +24,7 @@ from headrace.metastore.partitions.changes import Removal, apply_change, change_
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import delete, rows, session, waiting
+from tests.metastore.sessions import Session, delete, rows, session, waiting
 from tests.seeds import seeds
 
 ROWS_PER_CALL = 100
@@ -173,9 +173,7 @@ async def test_a_partition_is_removed_once_it_is_empty(metastore: PostgresMetast
 
 
 @pytest.mark.requirement("P3")
-async def test_an_index_that_returns_goes_on_and_inherits_nothing(
-    metastore: PostgresMetastore, metastore_url: str
-) -> None:
+async def test_an_index_that_returns_goes_on_and_inherits_nothing(metastore: PostgresMetastore, raw: Session) -> None:
     """8 -> 13 -> 9 -> 13 with a group, idempotent producers and a late purge."""
     world = await changing(metastore, 8)
     (old,) = await metastore.allocate_producer_ids(1)
@@ -195,9 +193,8 @@ async def test_an_index_that_returns_goes_on_and_inherits_nothing(
     assert await world.range_of(12) == (10, 10)
     topic = await world.topic()
     assert (topic.leader_epochs[12], topic.removed, topic.marked) == (2, frozenset(), [])
-    async with session(metastore_url) as raw:
-        for table in ("producer_state", "group_offsets", "share_partitions", "extents", "time_blocks"):
-            assert not await rows(raw, f"SELECT FROM {table} WHERE partition_key = {key}"), table
+    for table in ("producer_state", "group_offsets", "share_partitions", "extents", "time_blocks"):
+        assert not await rows(raw, f"SELECT FROM {table} WHERE partition_key = {key}"), table
 
     (young,) = await metastore.allocate_producer_ids(1)
     assert await world.scene.outcomes(
@@ -224,15 +221,14 @@ async def test_a_removal_with_many_rows_goes_on_where_it_stopped(metastore: Post
 
 
 @pytest.mark.requirement("P3")
-async def test_a_deleted_topic_forgets_its_removed_partitions(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_deleted_topic_forgets_its_removed_partitions(metastore: PostgresMetastore, raw: Session) -> None:
     world = await changing(metastore, 1)
     await world.to(3)
     await world.to(1)
     await world.remove_marked()
-    async with session(metastore_url) as raw:
-        assert len(await rows(raw, "SELECT FROM removed_partitions")) == 2
-        await delete(metastore, world.scene.topic.topic_id)
-        assert not await rows(raw, "SELECT FROM removed_partitions")
+    assert len(await rows(raw, "SELECT FROM removed_partitions")) == 2
+    await delete(metastore, world.scene.topic.topic_id)
+    assert not await rows(raw, "SELECT FROM removed_partitions")
 
 
 @pytest.mark.requirement("P2")

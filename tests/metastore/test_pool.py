@@ -29,7 +29,7 @@ from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError
-from tests.metastore.sessions import kill_session, new_topic, session
+from tests.metastore.sessions import Session, kill_session, new_topic
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE = Settings(metastore_pool_size=1)
@@ -70,9 +70,9 @@ async def test_the_server_ends_what_takes_too_long(hasty: Pool) -> None:
         await Inline("SELECT pg_sleep(60)", writes=True).rows(hasty)
 
 
-async def test_a_wait_for_a_lock_ends_and_did_nothing(hasty: Pool, metastore_url: str) -> None:
-    async with session(metastore_url) as holder, holder.transaction():
-        await holder.execute("SELECT lock_metadata_head()")
+async def test_a_wait_for_a_lock_ends_and_did_nothing(hasty: Pool, raw: Session) -> None:
+    async with raw.transaction():
+        await raw.execute("SELECT lock_metadata_head()")
         with pytest.raises(UnavailableError, match="55P03"):
             await Inline("SELECT lock_metadata_head()", writes=True).rows(hasty)
 
@@ -108,12 +108,11 @@ async def test_a_full_pool_is_unavailable_and_says_so(hasty: Pool) -> None:
 
 @pytest.mark.parametrize(("writes", "expected"), [(True, OutcomeUnknownError), (False, UnavailableError)])
 async def test_a_connection_that_breaks_in_mid_statement(
-    metastore_url: str, writes: bool, expected: type[Exception]
+    metastore_url: str, raw: Session, writes: bool, expected: type[Exception]
 ) -> None:
     patient = await open_pool(metastore_url, Settings(metastore_pool_size=1))
     query = asyncio.create_task(Inline("SELECT pg_sleep(60)", writes=writes).rows(patient))
-    async with session(metastore_url) as killer:
-        await kill_session(killer, "SELECT pg_sleep(60)")
+    await kill_session(raw, "SELECT pg_sleep(60)")
     with pytest.raises(expected):
         await query
     assert await Inline("SELECT 1", writes=True).row(patient) == (1,), "the pool recovers"
@@ -193,10 +192,9 @@ async def test_calls_one_after_another_use_one_connection(metastore_url: str) ->
     await pool.close()
 
 
-async def test_a_connection_that_broke_while_idle_is_replaced_before_use(pool: Pool, metastore_url: str) -> None:
+async def test_a_connection_that_broke_while_idle_is_replaced_before_use(pool: Pool, raw: Session) -> None:
     (pid,) = await Inline("SELECT pg_backend_pid()", writes=False).row(pool)
-    async with session(metastore_url) as killer:
-        await killer.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    await raw.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     (other,) = await Inline("SELECT pg_backend_pid()", writes=True).row(pool)
     assert other != pid
 
@@ -237,12 +235,11 @@ async def test_a_server_that_is_not_there_and_an_address_that_is_none(postgres_s
 
 
 async def test_a_database_without_schema_or_with_an_older_one_asks_for_migration(
-    postgres_server: EmbeddedPostgres, metastore_url: str
+    postgres_server: EmbeddedPostgres, metastore_url: str, raw: Session
 ) -> None:
     with pytest.raises(InvalidError, match="headrace migrate"):
         await PostgresMetastore.open(postgres_server.url("template1"), ONE)
-    async with session(metastore_url) as raw:
-        await raw.execute("DELETE FROM schema_migrations WHERE name = '0001_initial'")
+    await raw.execute("DELETE FROM schema_migrations WHERE name = '0001_initial'")
     with pytest.raises(InvalidError, match="missing=0001_initial"):
         await PostgresMetastore.open(metastore_url, ONE)
 
@@ -338,11 +335,10 @@ async def _create_despite(store: PostgresMetastore, name: str) -> None:
     assert len(attempts) <= 2
 
 
-async def test_a_server_that_only_reads_is_refused(metastore_url: str) -> None:
+async def test_a_server_that_only_reads_is_refused(metastore_url: str, raw: Session) -> None:
     """As a hot standby is, that several hosts in the address or a moved name lead to."""
-    async with session(metastore_url) as raw:
-        name = (await (await raw.execute("SELECT current_database()")).fetchone() or ("",))[0]
-        await raw.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+    name = (await (await raw.execute("SELECT current_database()")).fetchone() or ("",))[0]
+    await raw.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
     with pytest.raises(UnavailableError, match="read-only"):
         await open_pool(metastore_url, ONE)
 

@@ -8,7 +8,7 @@ from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene
-from tests.metastore.sessions import move_time, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, move_time, rows, set_for_cluster
 from tests.metastore.test_commit import AGED, HOUR_MS
 
 
@@ -28,23 +28,22 @@ async def test_producer_ids_are_leased_once(scene: Scene) -> None:
             await scene.store.allocate_producer_ids(count)
 
 
-async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene: Scene, metastore_url: str) -> None:
+async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene: Scene, raw: Session) -> None:
     """Blocks of ten ids: old ones, a gap, old ones, one that may still be in use, an old one behind it, young ones."""
     ages = [72.0, 30.0, 25.0, None, 50.0, 49.0, 24.2, 48.0, 23.0, 0.0]
     judged = "SELECT id FROM generate_series(1, 120) AS id WHERE state_may_have_expired(%s, id, %s)"
-    async with session(metastore_url) as raw:
-        await raw.execute(AGED, [scene.keys[0]])
-        for number, hours in enumerate(ages):
-            if hours is not None:
-                block = (10 * number + 1, 10 * number + 10, hours)
-                insert = "INSERT INTO producer_id_blocks VALUES (%s, %s, clock_timestamp() - %s * interval '1 hour')"
-                await raw.execute(insert, block)
-        before = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
-        assert [await scene.store.merge_producer_id_blocks(2) for _ in range(3)] == [1, 1, 0]
-        assert [await scene.store.merge_producer_id_blocks(100) for _ in range(2)] == [1, 0]
-        blocks = await rows(raw, "SELECT first_id, last_id FROM producer_id_blocks ORDER BY first_id")
-        assert blocks == [(1, 30), (41, 60), (61, 70), (71, 80), (81, 90), (91, 100)]
-        after = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
+    await raw.execute(AGED, [scene.keys[0]])
+    for number, hours in enumerate(ages):
+        if hours is not None:
+            block = (10 * number + 1, 10 * number + 10, hours)
+            insert = "INSERT INTO producer_id_blocks VALUES (%s, %s, clock_timestamp() - %s * interval '1 hour')"
+            await raw.execute(insert, block)
+    before = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
+    assert [await scene.store.merge_producer_id_blocks(2) for _ in range(3)] == [1, 1, 0]
+    assert [await scene.store.merge_producer_id_blocks(100) for _ in range(2)] == [1, 0]
+    blocks = await rows(raw, "SELECT first_id, last_id FROM producer_id_blocks ORDER BY first_id")
+    assert blocks == [(1, 30), (41, 60), (61, 70), (71, 80), (81, 90), (91, 100)]
+    after = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
     assert after[0] == before[0]
     assert set(after[1]) <= set(before[1]), "a longer expiration: never older than before"
     assert set(after[2]) <= set(before[2])
@@ -52,32 +51,29 @@ async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene:
     assert first == 101
 
 
-async def test_expired_producers_are_forgotten_in_chunks_and_others_are_not(scene: Scene, metastore_url: str) -> None:
+async def test_expired_producers_are_forgotten_in_chunks_and_others_are_not(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     await scene.outcomes(*(batch(key, 0, producer=producer) for producer in range(1_000, 1_005)))
-    async with session(metastore_url) as raw:
-        await move_time(raw, 26 * 3_600)
-        await scene.commit(file_of([batch(key, 5, producer=1_002)], age_ms=-26 * HOUR_MS))
-        assert [await scene.store.expire_producer_state(3) for _ in range(3)] == [3, 1, 0]
-        assert await rows(raw, "SELECT producer_id FROM producer_state") == [(1_002,)]
+    await move_time(raw, 26 * 3_600)
+    await scene.commit(file_of([batch(key, 5, producer=1_002)], age_ms=-26 * HOUR_MS))
+    assert [await scene.store.expire_producer_state(3) for _ in range(3)] == [3, 1, 0]
+    assert await rows(raw, "SELECT producer_id FROM producer_state") == [(1_002,)]
 
 
-async def test_producers_expire_by_the_clusters_value(scene: Scene, metastore_url: str) -> None:
+async def test_producers_expire_by_the_clusters_value(scene: Scene, raw: Session) -> None:
     """The calling process has 24 hours in its file."""
     key = scene.keys[0]
     await scene.outcomes(batch(key, 0, producer=1_000))
-    async with session(metastore_url) as raw:
-        await move_time(raw, 26 * 3_600)
-        for value, expired in ((30 * HOUR_MS, 0), (2**63 - 1, 0), (2 * HOUR_MS, 1)):
-            await set_for_cluster(scene.store, "producer.id.expiration.ms", value)
-            assert await scene.store.expire_producer_state(10) == expired
+    await move_time(raw, 26 * 3_600)
+    for value, expired in ((30 * HOUR_MS, 0), (2**63 - 1, 0), (2 * HOUR_MS, 1)):
+        await set_for_cluster(scene.store, "producer.id.expiration.ms", value)
+        assert await scene.store.expire_producer_state(10) == expired
 
 
-async def test_who_may_start_above_zero_depends_on_the_clusters_value(scene: Scene, metastore_url: str) -> None:
+async def test_who_may_start_above_zero_depends_on_the_clusters_value(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
-    async with session(metastore_url) as raw:
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(AGED, [key])
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(AGED, [key])
     await set_for_cluster(scene.store, "producer.id.expiration.ms", 72 * HOUR_MS)
     assert await scene.outcomes(batch(key, 5, producer=9)) == [(BatchOutcome.OUT_OF_ORDER, -1)]
     await set_for_cluster(scene.store, "producer.id.expiration.ms", 47 * HOUR_MS)

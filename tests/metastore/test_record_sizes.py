@@ -26,7 +26,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import Session, rows
 
 pytestmark = pytest.mark.requirement("X7")
 LONG = "x" * 300_000
@@ -91,38 +91,35 @@ def test_python_knows_what_removes() -> None:
             refuse_large([record])
 
 
-async def test_postgres_judges_as_python_does(metastore_url: str) -> None:
+async def test_postgres_judges_as_python_does(raw: Session) -> None:
     """A writer of another release has other Python, but the same function."""
-    async with session(metastore_url) as raw:
-        ((most,),) = await rows(raw, "SELECT record_bytes_max()")
-        assert most == RECORD_BYTES_MAX
-        for record in (*ADDING, *REMOVING):
-            ((removes,),) = await rows(raw, "SELECT is_removal_record(%s)", encode_record(record))
-            assert removes is is_removal(record), type(record).__name__
-        assert await rows(raw, "SELECT is_removal_record(%s), is_removal_record(%s)", b"", b"\0\4") == [(False, False)]
+    ((most,),) = await rows(raw, "SELECT record_bytes_max()")
+    assert most == RECORD_BYTES_MAX
+    for record in (*ADDING, *REMOVING):
+        ((removes,),) = await rows(raw, "SELECT is_removal_record(%s)", encode_record(record))
+        assert removes is is_removal(record), type(record).__name__
+    assert await rows(raw, "SELECT is_removal_record(%s), is_removal_record(%s)", b"", b"\0\4") == [(False, False)]
 
 
-async def test_no_function_appends_a_record_that_is_too_large(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_no_function_appends_a_record_that_is_too_large(metastore: PostgresMetastore, raw: Session) -> None:
     head = await metastore.metadata_head()
     append = "SELECT append_metadata(lock_metadata_head(), %s)"
-    async with session(metastore_url) as raw:
-        for record in (*ADDING, sized(RECORD_BYTES_MAX + 1)):
-            with pytest.raises(psycopg.errors.RaiseException, match="metadata record is too large"):
-                await raw.execute(append, [[encode_record(token()), encode_record(record)]])
-        assert await metastore.metadata_head() == head
-        await raw.execute(append, [[encode_record(sized(RECORD_BYTES_MAX))]])
+    for record in (*ADDING, sized(RECORD_BYTES_MAX + 1)):
+        with pytest.raises(psycopg.errors.RaiseException, match="metadata record is too large"):
+            await raw.execute(append, [[encode_record(token()), encode_record(record)]])
+    assert await metastore.metadata_head() == head
+    await raw.execute(append, [[encode_record(sized(RECORD_BYTES_MAX))]])
     with pytest.raises(InvalidError, match="DelegationTokenRecord bytes=3"):
         await metastore.append_records(head + 1, [token(renewer=LONG)])
     assert await metastore.metadata_head() == head + 1
 
 
 async def test_a_log_from_before_the_limit_is_read_and_can_be_cleaned(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     image = await load_image(metastore)
     old = [token("old", renewer="x" * 7_000_000), AccessControlRecord(**acl(LONG)), quota(LONG, remove=False)]  # type: ignore[arg-type]
-    async with session(metastore_url) as raw:
-        await _append_as_before(raw, [encode_record(record) for record in old])
+    await _append_as_before(raw, [encode_record(record) for record in old])
     known = await load_image(metastore)
     assert known == apply(image, [encode_record(record) for record in old]), "an agent that starts reads it"
     gone: list[MetadataRecord] = [

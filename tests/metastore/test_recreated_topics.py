@@ -16,7 +16,7 @@ from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import NotFoundError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
-from tests.metastore.sessions import create, delete, move_time, new_topic, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, create, delete, move_time, new_topic, rows, set_for_cluster
 from tests.metastore.test_commit import AGED, HOUR_MS
 from tests.metastore.transactions.transaction_scenes import open_transactions
 
@@ -143,55 +143,50 @@ async def test_a_partition_that_is_added_later_goes_on_too(scene: Scene) -> None
     assert await again.outcomes(batch(key, 5)) == appended(0)
 
 
-async def test_a_producer_that_was_silent_is_known_for_one_expiration(scene: Scene, metastore_url: str) -> None:
+async def test_a_producer_that_was_silent_is_known_for_one_expiration(scene: Scene, raw: Session) -> None:
     """Counted from the deletion: the producer may have been silent for almost as long before."""
-    async with session(metastore_url) as raw:
-        await move_time(raw, 23 * 3_600)
-        again = await recreate(scene)
-        await purge(scene)
-        await move_time(raw, 23 * 3_600 + DAY_SECONDS - 60)
-        while await scene.store.expire_producer_state(10):
-            pass
-        late = file_of([batch(again.keys[0], 10)], age_ms=-47 * HOUR_MS)
-        assert pairs((await again.commit(late))[0].batches) == appended(0)
+    await move_time(raw, 23 * 3_600)
+    again = await recreate(scene)
+    await purge(scene)
+    await move_time(raw, 23 * 3_600 + DAY_SECONDS - 60)
+    while await scene.store.expire_producer_state(10):
+        pass
+    late = file_of([batch(again.keys[0], 10)], age_ms=-47 * HOUR_MS)
+    assert pairs((await again.commit(late))[0].batches) == appended(0)
 
 
-async def test_after_the_expiration_no_producer_goes_on(scene: Scene, metastore_url: str) -> None:
+async def test_after_the_expiration_no_producer_goes_on(scene: Scene, raw: Session) -> None:
     """Although no clean-up has come by."""
     again = await recreate(scene)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE deleted_topics SET deleted_at = deleted_at - interval '1441 minutes'")
+    await raw.execute("UPDATE deleted_topics SET deleted_at = deleted_at - interval '1441 minutes'")
     assert await again.outcomes(batch(again.keys[0], 10)) == OUT_OF_ORDER
 
 
-async def test_deleted_topics_and_their_producers_are_forgotten(scene: Scene, metastore_url: str) -> None:
+async def test_deleted_topics_and_their_producers_are_forgotten(scene: Scene, raw: Session) -> None:
     await scene.outcomes(*(batch(scene.keys[1], 0, producer=producer) for producer in range(5)))
     again = await recreate(await recreate(scene))
     await purge(again)
-    async with session(metastore_url) as raw:
-        await move_time(raw, DAY_SECONDS - 60)
-        assert await scene.store.expire_producer_state(10) == 0
-        await move_time(raw, DAY_SECONDS + 3_660)
-        assert sum([await scene.store.expire_producer_state(2) for _ in range(9)]) == 6 + 2, "producers, then topics"
-        assert await rows(raw, "SELECT FROM deleted_topics UNION ALL SELECT FROM producer_state") == []
+    await move_time(raw, DAY_SECONDS - 60)
+    assert await scene.store.expire_producer_state(10) == 0
+    await move_time(raw, DAY_SECONDS + 3_660)
+    assert sum([await scene.store.expire_producer_state(2) for _ in range(9)]) == 6 + 2, "producers, then topics"
+    assert await rows(raw, "SELECT FROM deleted_topics UNION ALL SELECT FROM producer_state") == []
 
 
-async def test_the_clusters_expiration_counts(scene: Scene, metastore_url: str) -> None:
+async def test_the_clusters_expiration_counts(scene: Scene, raw: Session) -> None:
     again = await recreate(scene)
     await set_for_cluster(scene.store, "producer.id.expiration.ms", HOUR_MS)
-    async with session(metastore_url) as raw:
-        await raw.execute("UPDATE deleted_topics SET deleted_at = deleted_at - interval '61 minutes'")
+    await raw.execute("UPDATE deleted_topics SET deleted_at = deleted_at - interval '61 minutes'")
     assert await again.outcomes(batch(again.keys[0], 10)) == OUT_OF_ORDER
     await set_for_cluster(scene.store, "producer.id.expiration.ms", 2 * HOUR_MS)
     assert await again.outcomes(batch(again.keys[0], 10)) == appended(0)
 
 
-async def test_an_old_producer_starts_at_0_on_a_new_topic(scene: Scene, metastore_url: str) -> None:
+async def test_an_old_producer_starts_at_0_on_a_new_topic(scene: Scene, raw: Session) -> None:
     """Decision 12 stays as it is, next to topics that were created again."""
     new = await recreate(scene, name="brand-new")
-    async with session(metastore_url) as raw:
-        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
-        await raw.execute(AGED, [scene.keys[0]])
+    await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await raw.execute(AGED, [scene.keys[0]])
     assert await new.outcomes(batch(new.keys[0], 5, producer=9)) == OUT_OF_ORDER
 
 

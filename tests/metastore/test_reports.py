@@ -28,7 +28,7 @@ from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import batch, file_of, open_scene
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import Session, rows
 
 VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
     (queries.list_jobs, JobStatus),
@@ -100,14 +100,13 @@ async def test_the_largest_lags_come_first_and_say_how_many_there_are(metastore:
     assert await metastore.consumer_lags(100) == []
 
 
-async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, partitions=1)
     (key,) = scene.keys
     for _ in range(2):
         await scene.commit(file_of([batch(key, records=5)]))
-    async with session(metastore_url) as raw:
-        await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) - 60000 WHERE base_offset = 0 RETURNING 1")
-        await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) + 60000 WHERE base_offset = 5 RETURNING 1")
+    await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) - 60000 WHERE base_offset = 0 RETURNING 1")
+    await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) + 60000 WHERE base_offset = 5 RETURNING 1")
     claim = await metastore.claim_group("g", *scene.agent)
     assert claim is not None
     for offset, oldest_ms, newest_ms in ((4, 60_000, 360_000), (5, 0, 0)):
@@ -117,15 +116,14 @@ async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMe
 
 
 async def test_the_age_of_a_lag_behind_a_marker_is_that_of_the_marker(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     """The next offset of a group that has read all records of a transaction is that of its marker."""
     scene = await open_scene(metastore, partitions=1)
     (key,) = scene.keys
     await scene.commit(file_of([batch(key, records=5)]))
     ended = "UPDATE extents SET max_timestamp = -1, appended_at = now() - interval '60 s' RETURNING 1"
-    async with session(metastore_url) as raw:
-        await rows(raw, ended)
+    await rows(raw, ended)
     claim = await metastore.claim_group("g", *scene.agent)
     assert claim is not None
     await metastore.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, 4, 0, "")])
@@ -143,16 +141,13 @@ async def test_the_largest_topics_come_first_and_say_what_all_have(metastore: Po
     assert await metastore.topic_sizes(0) == []
 
 
-async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, partitions=1)
     await scene.commit(file_of([batch(scene.keys[0])]))
-    async with session(metastore_url) as raw:
-        await rows(raw, EXTENTS)
-        await raw.execute("ANALYZE extents")
-        cursor = await raw.execute(
-            b"EXPLAIN " + ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": 50}
-        )
-        plan = "\n".join(line for (line,) in await cursor.fetchall())
+    await rows(raw, EXTENTS)
+    await raw.execute("ANALYZE extents")
+    cursor = await raw.execute(b"EXPLAIN " + ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": 50})
+    plan = "\n".join(line for (line,) in await cursor.fetchall())
     assert "extents_file" in plan
     assert "Seq Scan on extents" not in plan
 

@@ -12,7 +12,7 @@ from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.sessions import join, move_time, session
+from tests.metastore.sessions import Session, join, move_time
 
 pytestmark = pytest.mark.requirement("X10")
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -43,22 +43,21 @@ async def test_a_setting_with_a_value_is_decided(metastore: PostgresMetastore) -
 
 
 async def test_a_report_counts_until_it_is_withdrawn_or_a_minute_old(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
     await metastore.report_settings(report(B, "b-2", "broker", x_ms="2"))
     await metastore.withdraw_settings(A)
     assert (await metastore.setting_proposals()).undecided == {"x.ms": {"2": ("b-2",)}}
-    async with session(metastore_url) as raw:
-        await move_time(raw, 50)
-        await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
-        await move_time(raw, 70)
-        assert (await metastore.setting_proposals()).undecided == {"x.ms": {"1": ("a-1",)}}, "b-2 crashed a minute ago"
-        await metastore.report_settings(report(B, "b-2", "broker", x_ms="2"))
-        assert (await metastore.setting_proposals()).role_counts == {"broker": 2}
-        await move_time(raw, 7_200)
-        await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
-        kept = await (await raw.execute("SELECT array_agg(process) FROM setting_reports")).fetchone()
+    await move_time(raw, 50)
+    await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
+    await move_time(raw, 70)
+    assert (await metastore.setting_proposals()).undecided == {"x.ms": {"1": ("a-1",)}}, "b-2 crashed a minute ago"
+    await metastore.report_settings(report(B, "b-2", "broker", x_ms="2"))
+    assert (await metastore.setting_proposals()).role_counts == {"broker": 2}
+    await move_time(raw, 7_200)
+    await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
+    kept = await (await raw.execute("SELECT array_agg(process) FROM setting_reports")).fetchone()
     assert kept == (["a-1"],)
 
 
@@ -73,19 +72,18 @@ async def test_agents_without_a_report_are_counted(metastore: PostgresMetastore)
     assert (await metastore.setting_proposals()).unreported_agents == 0
 
 
-async def test_compactors_that_lack_a_level_are_known(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_compactors_that_lack_a_level_are_known(metastore: PostgresMetastore, raw: Session) -> None:
     """Also those of a version that does not say what it supports; agents without that role do not compact."""
     await metastore.report_settings(report(A, "new-1", "broker", "compactor"))
     await metastore.report_settings(replace(report(B, "none-2", "spark"), features={METADATA_FORMAT: 3}))
-    async with session(metastore_url) as raw:
-        for number, roles in enumerate((["compactor"], ["broker"]), start=3):
-            older = (uuid.UUID(int=number), f"old-{number}", roles)
-            await raw.execute("SELECT report_settings(%s, %s, %s, NULL, '{}', '{}')", older)
-        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3")
-        await raw.execute("SELECT report_settings(%s, 'new-1', '{compactor}', NULL, '{}', '{}')", (A,))
-        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3"), "a report is renewed"
-        await metastore.withdraw_settings(B)
-        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("old-3",)
-        assert await metastore.compactors_without(SEGMENT_KEYS, 2) == ("new-1", "old-3")
-        await move_time(raw, 61)
-        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ()
+    for number, roles in enumerate((["compactor"], ["broker"]), start=3):
+        older = (uuid.UUID(int=number), f"old-{number}", roles)
+        await raw.execute("SELECT report_settings(%s, %s, %s, NULL, '{}', '{}')", older)
+    assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3")
+    await raw.execute("SELECT report_settings(%s, 'new-1', '{compactor}', NULL, '{}', '{}')", (A,))
+    assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3"), "a report is renewed"
+    await metastore.withdraw_settings(B)
+    assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("old-3",)
+    assert await metastore.compactors_without(SEGMENT_KEYS, 2) == ("new-1", "old-3")
+    await move_time(raw, 61)
+    assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ()

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.partitions.splitting import PartitionSplit, SplitVerdict
-from tests.metastore.key_claims import MOVED, NOTHING, STAY, Said, columns
+from tests.metastore.key_claims import (
+    CHILD,
+    MOVED,
+    NOTHING,
+    OTHER,
+    PARENT,
+    Connection,
+    Said,
+    SqlRule,
+    ask_both,
+    columns,
+)
 from tests.metastore.sql_sources import broken
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.requirement("X5")
-PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
 OUTCOMES = {
     SplitVerdict.APPENDED: BatchOutcome.APPENDED,
     SplitVerdict.SEND_AGAIN: BatchOutcome.SENT_BACK,
     SplitVerdict.REFUSED: BatchOutcome.MOVED_KEY,
 }
 QUIET_MS, BOUNDARY_QUIET_MS = 300, 900
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture(scope="module")
-def one_session(module_metastore_url: str) -> Iterator[Connection]:
-    """One for all tests: each rolls its transaction back."""
-    with psycopg.connect(module_metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -45,22 +45,12 @@ def database(one_session: Connection) -> Iterator[Connection]:
     one_session.rollback()
 
 
-class SqlSplit:
-    """PartitionSplit's two questions, of the functions in the database. Producer 0 has no id."""
-
-    def __init__(self, database: Connection) -> None:
-        self._database = database
-
-    def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> BatchOutcome:
-        return self.commit(PARENT, producer_id, MOVED if has_moved_key else STAY, now_ms)
-
-    def to_child(self, producer_id: int, now_ms: int) -> BatchOutcome:
-        return self.commit(CHILD, producer_id, NOTHING, now_ms)
+class SqlSplit(SqlRule):
+    """PartitionSplit's."""
 
     def commit(
         self, key: int, producer_id: int, said: Said, now_ms: int, *, accepted: bool | None = None
     ) -> BatchOutcome:
-        """One batch; `accepted`: what becomes of it, if not what the rule says."""
         self._settle(now_ms)
         self._database.execute("SELECT lock_splits(%s)", ([key],))
         prod, ids = (1, [producer_id]) if producer_id else (0, [])
@@ -92,13 +82,9 @@ def first_difference(sql: SqlSplit, seed: int, steps: int = 120) -> str | None:
     now, producers = 0, [rng.randrange(1, 1 << 40) for _ in range(3)]
     for step in range(steps):
         now += rng.choice((1, 20, 150, 299, 300, 400 if step < steps - 10 else 900))
-        producer, kind = rng.choice(producers), rng.randrange(3)
-        if kind == 2:
-            wanted, got = rule.to_child(producer, now), sql.to_child(producer, now)
-        else:
-            wanted, got = rule.to_parent(producer, kind == 1, now), sql.to_parent(producer, kind == 1, now)
+        wanted, got = ask_both(rng, rule, sql, rng.choice(producers), now)
         if OUTCOMES[wanted] is not got:
-            return f"seed={seed} step={step} kind={kind} wanted={wanted} got={got}"
+            return f"seed={seed} step={step} wanted={wanted} got={got}"
     return None
 
 

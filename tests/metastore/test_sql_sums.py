@@ -21,7 +21,7 @@ from headrace.metastore.api.transaction_state import EPOCH_MAX
 from headrace.metastore.life.numbers import EPOCH_BITS, LIFE_MAX, LOG_BITS, NUMBER_BITS
 from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.transactions.markers import Marker, marker_file_id
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import Session, rows
 
 INT16, INT32, INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
 LIMITS = {"smallint": INT16, "integer": INT32, "bigint": INT64}
@@ -136,35 +136,33 @@ def arguments(function: str, names: list[str], types: list[str]) -> list[tuple[A
 
 
 @pytest.mark.requirement("X1")
-async def test_a_function_that_calculates_is_right_at_the_ends_of_its_domain(metastore_url: str) -> None:
-    async with session(metastore_url) as raw:
-        pure = await rows(raw, PURE)
-        calculating = {name for name, _, _, text in pure if CALCULATES.search(text.partition("RETURNS")[2])}
-        assert calculating - MODELS.keys() == set(), "a pure function calculates: what is its result at the boundaries?"
-        calls = 0
-        for name, names, types, _ in pure:
-            if name not in MODELS or any(kind.endswith("[]") for kind in types):
-                continue
-            placeholders = ", ".join(f"%s::{kind}" for kind in types)
-            for values in arguments(name, names, types):
-                expected = MODELS[name](*values)
-                try:
-                    found = (await rows(raw, f"SELECT {name}({placeholders})", *values))[0][0]
-                except psycopg.errors.RaiseException:
-                    found = REFUSED
-                assert found == expected, (name, values)
-                calls += 1
+async def test_a_function_that_calculates_is_right_at_the_ends_of_its_domain(raw: Session) -> None:
+    pure = await rows(raw, PURE)
+    calculating = {name for name, _, _, text in pure if CALCULATES.search(text.partition("RETURNS")[2])}
+    assert calculating - MODELS.keys() == set(), "a pure function calculates: what is its result at the boundaries?"
+    calls = 0
+    for name, names, types, _ in pure:
+        if name not in MODELS or any(kind.endswith("[]") for kind in types):
+            continue
+        placeholders = ", ".join(f"%s::{kind}" for kind in types)
+        for values in arguments(name, names, types):
+            expected = MODELS[name](*values)
+            try:
+                found = (await rows(raw, f"SELECT {name}({placeholders})", *values))[0][0]
+            except psycopg.errors.RaiseException:
+                found = REFUSED
+            assert found == expected, (name, values)
+            calls += 1
     assert calls > 150
 
 
-async def test_batches_of_transactions_differ_from_others_up_to_the_last_epoch(metastore_url: str) -> None:
+async def test_batches_of_transactions_differ_from_others_up_to_the_last_epoch(raw: Session) -> None:
     """An epoch of a transactional batch is packed as -2 - epoch, its sequence as -1 - sequence."""
     epochs, sequences = (0, 1, EPOCH_MAX), (0, INT32)
     packed = [(-2 - epoch, sequence) for epoch in epochs for sequence in sequences]
     packed += [(-2 - epoch, -1 - sequence) for epoch in epochs for sequence in sequences]
     packed += [(epoch, sequence) for epoch in (-1, 0, INT16) for sequence in (-1, *sequences)]
-    async with session(metastore_url) as raw:
-        query = "SELECT epoch, sequence FROM transactional_batches(%s::smallint[], %s::int[])"
-        ((found_epochs, found_sequences),) = await rows(raw, query, *map(list, zip(*packed, strict=True)))
+    query = "SELECT epoch, sequence FROM transactional_batches(%s::smallint[], %s::int[])"
+    ((found_epochs, found_sequences),) = await rows(raw, query, *map(list, zip(*packed, strict=True)))
     expected = [(epoch, sequence) for epoch in epochs for sequence in sequences] * 2 + packed[12:]
     assert list(zip(found_epochs, found_sequences, strict=True)) == expected

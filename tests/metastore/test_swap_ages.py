@@ -12,13 +12,13 @@ import time
 import pytest
 
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.api.retention import OldestQuery, OldExtent
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.commit_scenes import batch, file_of, open_scene
-from tests.metastore.sessions import session
+from tests.metastore.sessions import Session, claim
 from tests.model.metastore_model import ModelMetastore
 from tests.seeds import seeds
 
@@ -43,7 +43,7 @@ def _swap_of(inputs: list[Extent]) -> Swap:
 
 @pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 async def test_a_merged_extent_is_as_old_as_the_newest_of_its_inputs(
-    metastore: PostgresMetastore, metastore_url: str, seed: int
+    metastore: PostgresMetastore, raw: Session, seed: int
 ) -> None:
     """Merged again and again, with and without timestamps, from the future, the past and none; the model agrees."""
     rng = random.Random(seed)
@@ -58,14 +58,11 @@ async def test_a_merged_extent_is_as_old_as_the_newest_of_its_inputs(
         file = file_of([batch(key, max_timestamp=stamp)], age_ms=rng.randrange(50) * MINUTE_MS)
         await scene.commit(file)
         await model.commit_files(*scene.agent, [file])
-        async with session(metastore_url) as raw:
-            await raw.execute(
-                "UPDATE segment_files SET committed_at = to_timestamp(%s / 1000.0) WHERE file_id = %s",
-                (born_ms(file.file_id), file.file_id),
-            )
-    await metastore.enqueue_jobs([NewJob("compact", "ages")])
-    job = await metastore.claim_job("test", ["compact"], lease_ms=MINUTE_MS)
-    assert job is not None
+        await raw.execute(
+            "UPDATE segment_files SET committed_at = to_timestamp(%s / 1000.0) WHERE file_id = %s",
+            (born_ms(file.file_id), file.file_id),
+        )
+    job = await claim(metastore, "compact", key="ages", lease_ms=MINUTE_MS)
     while True:
         (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
         before = await _ages(metastore, key)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent, OffsetKind, OffsetQuery
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import Session, claim, rows, session
 from tests.metastore.test_commit_cost import pages
 from tests.seeds import seeds
 
@@ -97,9 +97,7 @@ class History:
 
 async def begin(metastore: PostgresMetastore, url: str, rng: random.Random) -> History:
     scene = await open_scene(metastore, partitions=2)
-    await metastore.enqueue_jobs([NewJob("compact", str(uuid.uuid4()))])
-    job = await metastore.claim_job("test", ["compact"], 600_000)
-    assert job is not None
+    job = await claim(metastore, "compact", key=str(uuid.uuid4()), lease_ms=600_000)
     return History(scene, url, job.token, rng)
 
 
@@ -124,7 +122,7 @@ async def test_timestamps_are_found_after_many_swaps(
 
 
 async def test_blocks_become_few_as_extents_do_and_look_ups_cost_no_more(
-    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int]
+    metastore: PostgresMetastore, metastore_url: str, raw: Session, pages: dict[str, int]
 ) -> None:
     history = await begin(metastore, metastore_url, random.Random(7))
     await history.append(FIRST_EXTENTS)
@@ -140,21 +138,20 @@ async def test_blocks_become_few_as_extents_do_and_look_ups_cost_no_more(
     await history.append(2 * BLOCK)
     await history.check()
     assert (await history.blocks())[0] == blocks + 2
-    async with session(metastore_url) as raw:
-        await raw.execute("VACUUM extents, time_blocks")
+    await raw.execute("VACUUM extents, time_blocks")
     after = await history.costs(pages)
     print(f"pages of a look-up: {before} -> {after}")
     assert max(after) <= max(before)
 
 
 async def test_a_block_above_is_closed_while_blocks_below_it_go(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, metastore_url: str, raw: Session
 ) -> None:
     """The commit still sees them, and waits for no other session."""
     history = await begin(metastore, metastore_url, random.Random(8))
     await history.append(63 * BLOCK)
     extents = await history.extents()
-    async with session(metastore_url) as raw, raw.transaction():
+    async with raw.transaction():
         last = extents[40 * BLOCK].last_offset
         await rows(raw, "SELECT thin_time_blocks(ARRAY[%s], ARRAY[0], ARRAY[%s])", history.key, last)
         await history.append(BLOCK)

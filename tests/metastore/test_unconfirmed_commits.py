@@ -24,6 +24,7 @@ from headrace.storage.errors import OutcomeUnknownError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
 from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.metastore.transactions.transaction_scenes import Producer, new_producer_id
+from tests.patch import Patch
 
 
 @dataclass
@@ -45,11 +46,11 @@ async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterat
         await store.close()
 
 
-def _ignore_the_warning(world: World, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(statement, "STANDBY_WAIT", "")
+def _ignore_the_warning(world: World, patch: Patch) -> None:
+    patch.replace(statement, "STANDBY_WAIT", "")
 
 
-def _answer_without_a_wait(world: World, patch: pytest.MonkeyPatch) -> None:
+def _answer_without_a_wait(world: World, patch: Patch) -> None:
     world.lost.run("CREATE OR REPLACE FUNCTION await_standbys() RETURNS void LANGUAGE sql AS ''")
 
 
@@ -86,8 +87,8 @@ async def test_a_canceled_wait_leaves_the_outcome_unknown_and_its_repetition_wai
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-async def test_planted_bugs_are_found(world: World, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    PLANTED[bug](world, monkeypatch)
+async def test_planted_bugs_are_found(world: World, bug: str, patch: Patch) -> None:
+    PLANTED[bug](world, patch)
     assert await acknowledged_early(world) == bug
 
 

@@ -12,7 +12,7 @@ from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery
 from headrace.metastore.postgres.read import extents as module
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import BATCH_BYTES, Scene, batch, file_of, open_scene
-from tests.metastore.sessions import beat, rows, session, waiting
+from tests.metastore.sessions import Session, beat, rows, waiting
 from tests.model import metastore_model
 from tests.model.metastore_model import ModelMetastore
 from tests.model.partition_model import ModelPartition
@@ -42,16 +42,15 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(9, 9); END $$
 
 @pytest.mark.requirement("W5")
 async def test_a_look_up_of_thousands_of_lagging_partitions_reads_a_bounded_number_of_extents(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     scene = await open_scene(metastore, PARTITIONS)
-    async with session(metastore_url) as raw:
-        await raw.execute(FILL.encode())
-        await raw.execute("ANALYZE")
+    await raw.execute(FILL.encode())
+    await raw.execute("ANALYZE")
     found = await metastore.find_extents([ExtentQuery(key, 0, 1 << 20) for key in scene.keys])
     assert {len(answer.extents) for answer in found} == {EXTENTS_PER_CALL // PARTITIONS}, "some have more than others"
     parameters = (scene.keys, [0] * PARTITIONS, [1 << 20] * PARTITIONS, EXTENTS_PER_CALL)
-    async with session(metastore_url) as raw, raw.transaction():
+    async with raw.transaction():
         query = "SELECT count(*) FROM look_up_extents(%s::bigint[], %s::bigint[], %s::bigint[], %s, 1::bigint << 62)"
         assert await rows(raw, query, *parameters) == [(PARTITIONS,)]
         ((read,),) = await rows(raw, ROWS_READ)
@@ -96,23 +95,22 @@ async def test_extents_are_shared_as_the_model_shares_them(
 
 @pytest.mark.requirement("X4")
 async def test_no_number_of_blocked_look_ups_delays_a_commit_a_heartbeat_or_the_feed(
-    scene: Scene, metastore_url: str
+    scene: Scene, raw: Session
 ) -> None:
-    async with session(metastore_url) as gate:
-        await gate.execute(BLOCKED.encode())
-        await gate.execute("SELECT pg_advisory_lock(9, 9)")
-        query = ExtentQuery(scene.keys[0], 0, 1)
-        readers = [asyncio.ensure_future(scene.store.find_extents([query])) for _ in range(LOOK_UPS)]
-        await waiting(gate, scene.store.settings.metastore_reader_connections)
+    await raw.execute(BLOCKED.encode())
+    await raw.execute("SELECT pg_advisory_lock(9, 9)")
+    query = ExtentQuery(scene.keys[0], 0, 1)
+    readers = [asyncio.ensure_future(scene.store.find_extents([query])) for _ in range(LOOK_UPS)]
+    await waiting(raw, scene.store.settings.metastore_reader_connections)
 
-        (answer,) = await scene.commit(file_of([batch(scene.keys[0])]))
-        assert answer.batches[0].outcome is BatchOutcome.APPENDED
-        assert not (await beat(scene.store, scene.agent)).is_fenced
-        assert (await scene.store.poll_feed({})).heads[scene.shard(0)] == 1
+    (answer,) = await scene.commit(file_of([batch(scene.keys[0])]))
+    assert answer.batches[0].outcome is BatchOutcome.APPENDED
+    assert not (await beat(scene.store, scene.agent)).is_fenced
+    assert (await scene.store.poll_feed({})).heads[scene.shard(0)] == 1
 
-        assert not any(reader.done() for reader in readers)
-        await gate.execute("SELECT pg_advisory_unlock(9, 9)")
-        await asyncio.gather(*readers, return_exceptions=True)
+    assert not any(reader.done() for reader in readers)
+    await raw.execute("SELECT pg_advisory_unlock(9, 9)")
+    await asyncio.gather(*readers, return_exceptions=True)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.agent.topics.membership_world import World
-from tests.metastore.sessions import session
+from tests.metastore.sessions import Session
 
 
 async def test_one_secret_per_cluster(metastore: PostgresMetastore, metastore_url: str) -> None:
@@ -25,18 +25,17 @@ async def test_one_secret_per_cluster(metastore: PostgresMetastore, metastore_ur
     await other.close()
 
 
-async def test_another_cluster_has_another(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_another_cluster_has_another(metastore: PostgresMetastore, metastore_url: str, raw: Session) -> None:
     url = metastore_url.replace("/test_", "/secret_")
     name = url.rsplit("/", 1)[1].split("?")[0]
-    async with session(metastore_url) as raw:
-        await raw.execute(f"CREATE DATABASE {name}".encode())
-        try:
-            migrate(url)
-            other = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-            assert await other.zone_secret() != await metastore.zone_secret()
-            await other.close()
-        finally:
-            await raw.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    await raw.execute(f"CREATE DATABASE {name}".encode())
+    try:
+        migrate(url)
+        other = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
+        assert await other.zone_secret() != await metastore.zone_secret()
+        await other.close()
+    finally:
+        await raw.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.mark.requirement("X2")

@@ -36,7 +36,7 @@ from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker
 from headrace.metastore.transactions.policy import TransactionStep
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
-INVALID, UNKNOWN = TransactionVerdict.INVALID_STATE, TransactionVerdict.UNKNOWN_PRODUCER
+INVALID = TransactionVerdict.INVALID_STATE
 BATCH_BYTES = 100
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
+from tests.simulation.neighbours import deliver
 
 if TYPE_CHECKING:
     from tests.pauses.process import Process
@@ -83,10 +84,4 @@ class NeighbourConnection(asyncio.Transport):
             self._world.loop.call_later(WAY_SECONDS, self._deliver, data, context=self._asker)
 
     def _deliver(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left and not self._is_over:
-            buffer = memoryview(self._protocol.get_buffer(-1))
-            size = min(len(buffer), len(left))
-            buffer[:size] = left[:size]
-            self._protocol.buffer_updated(size)
-            left = left[size:]
+        deliver(data, self._protocol, lambda: self._is_over)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import open_scene
 from tests.metastore.sessions import session
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 from tests.properties.bulk_history import BulkHistory
 from tests.seeds import seeds
@@ -55,26 +54,22 @@ BUGS = {
 STEPS = 60
 
 
-async def run_history(url: str, seed: int, steps: int = STEPS) -> None:
+async def run_history(url: str, store: PostgresMetastore, seed: int) -> None:
     """One history."""
-    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
-    try:
-        async with session(url) as connection:
-            history = BulkHistory(await open_scene(store, 3), connection, seed)
-            try:
-                await history.run(steps)
-            finally:
-                for attempt in history.attempts:
-                    if attempt.task is not None:
-                        attempt.task.cancel()
-    finally:
-        await store.close()
+    async with session(url) as connection:
+        history = BulkHistory(await open_scene(store, 3), connection, seed)
+        try:
+            await history.run(STEPS)
+        finally:
+            for attempt in history.attempts:
+                if attempt.task is not None:
+                    attempt.task.cancel()
 
 
 @pytest.mark.requirement("X6.3")
 @pytest.mark.parametrize("seed", seeds(range(4), range(4, 60)))
-async def test_a_batch_is_written_once_and_whole(seed: int, metastore_url: str) -> None:
-    await run_history(metastore_url, seed)
+async def test_a_batch_is_written_once_and_whole(seed: int, metastore_url: str, metastore: PostgresMetastore) -> None:
+    await run_history(metastore_url, metastore, seed)
 
 
 PLANTED = PlantedBugs("bulk writes", most=200)
@@ -83,8 +78,5 @@ PLANTED = PlantedBugs("bulk writes", most=200)
 @PLANTED.cases(BUGS)
 async def test_the_histories_catch(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     """Each history has its own database."""
-    function, right, wrong = BUGS[bug]
-    for seed in trial.seeds():
-        database = throwaway.database(broken(function, [(right, wrong)]))
-        with database as url, trial.shown_by(Exception):
-            await run_history(url, seed)
+    function, *texts = BUGS[bug]
+    await throwaway.look_for(trial, function, [texts], run_history, Exception)

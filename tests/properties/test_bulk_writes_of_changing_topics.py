@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.halving_scenes import open_halving_scene
 from tests.metastore.sessions import session
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 from tests.properties.changing_counts_history import ChangingCounts
 from tests.seeds import seeds
@@ -35,20 +34,18 @@ BUGS = {
 """What is wrong -> (function, right text, wrong text)."""
 
 
-async def run_history(url: str, seed: int) -> None:
+async def run_history(url: str, store: PostgresMetastore, seed: int) -> None:
     """One history."""
-    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
-    try:
-        async with session(url) as raw:
-            await ChangingCounts(await open_halving_scene(store, raw), seed).run(STEPS)
-    finally:
-        await store.close()
+    async with session(url) as raw:
+        await ChangingCounts(await open_halving_scene(store, raw), seed).run(STEPS)
 
 
 @pytest.mark.requirement("X6.3", "X5")
 @pytest.mark.parametrize("seed", seeds(range(3), range(3, 60)))
-async def test_no_write_is_appended_behind_a_change_of_its_topic(seed: int, metastore_url: str) -> None:
-    await run_history(metastore_url, seed)
+async def test_no_write_is_appended_behind_a_change_of_its_topic(
+    seed: int, metastore_url: str, metastore: PostgresMetastore
+) -> None:
+    await run_history(metastore_url, metastore, seed)
 
 
 PLANTED = PlantedBugs("bulk writes of changing topics", most=200)
@@ -57,8 +54,5 @@ PLANTED = PlantedBugs("bulk writes of changing topics", most=200)
 @PLANTED.cases(BUGS)
 async def test_the_histories_catch(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     """Each history has its own database."""
-    function, right, wrong = BUGS[bug]
-    for seed in trial.seeds():
-        database = throwaway.database(broken(function, [(right, wrong)]))
-        with database as url, trial.shown_by(Exception):
-            await run_history(url, seed)
+    function, *texts = BUGS[bug]
+    await throwaway.look_for(trial, function, [texts], run_history, Exception)

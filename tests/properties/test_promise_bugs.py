@@ -37,10 +37,9 @@ from tests.agent.produce import test_flush_budget, test_flush_policy, test_pipel
 from tests.compactor import test_compact
 from tests.compactor.world import CompactionWorld
 from tests.load import test_ceiling
+from tests.patch import Patch, Plant, wrapped
 from tests.storage.objects import test_hedge_policy
 from tests.storage.segment import test_writer
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class Bug(NamedTuple):
@@ -48,13 +47,8 @@ class Bug(NamedTuple):
 
     plant: Plant
     prove: Callable[[], Any]
-    error: type[BaseException]
     match: str
-
-
-def _replace(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    """`wrong` makes the replacement from what is right."""
-    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+    error: type[BaseException] = AssertionError
 
 
 def _from_the_last_batch(right: Any) -> Any:
@@ -155,20 +149,18 @@ def _unknown_is_same(right: Any) -> Any:
     return count
 
 
-def _unsorted(patch: pytest.MonkeyPatch) -> None:
+def _unsorted(patch: Patch) -> None:
     """The file is laid out in order of arrival, and the writer takes it."""
-    patch.setattr(layout, "_partition_of", lambda run: 0)
+    patch.replace(layout, "_partition_of", lambda run: 0)
     _without_order_check(patch)
 
 
-def _without_order_check(patch: pytest.MonkeyPatch) -> None:
-    right = SegmentWriter._start
-
+def _without_order_check(patch: Patch) -> None:
     def start(self: SegmentWriter, *arguments: Any) -> Any:
         self._open_sort_key = (-1, -1)
         return right(self, *arguments)
 
-    patch.setattr(SegmentWriter, "_start", start)
+    right = patch.replace(SegmentWriter, "_start", start)
 
 
 async def _prove_hostile() -> None:
@@ -181,129 +173,111 @@ async def _prove_hostile() -> None:
 
 BUGS = {
     "W2: the linger counts from the last batch": Bug(
-        _replace(FlushPolicy, "judge", _from_the_last_batch),
+        wrapped(FlushPolicy, "judge", _from_the_last_batch),
         test_flush_policy.test_the_linger_always_counts_from_the_first_batch,
-        AssertionError,
         "FlushReason",
     ),
     "W2: nothing is buffered": Bug(
-        _replace(FlushPolicy, "judge", _at_once),
+        wrapped(FlushPolicy, "judge", _at_once),
         test_pipeline.test_a_buffer_is_flushed_100_ms_after_its_first_batch,
-        AssertionError,
         "done",
     ),
     "W2: a file per request": Bug(
-        _replace(ActiveBuffer, "is_full", lambda right: property(lambda self: True)),
+        wrapped(ActiveBuffer, "is_full", lambda right: property(lambda self: True)),
         test_upload.test_batches_of_many_clients_and_partitions_become_one_sorted_file,
-        ValueError,
         "too many values",
+        ValueError,
     ),
     "W6: batches are stored as they arrived": Bug(
         _unsorted,
         test_upload.test_batches_of_many_clients_and_partitions_become_one_sorted_file,
-        CorruptError,
         "footer out of order",
+        CorruptError,
     ),
     "W6: the writer takes any order": Bug(
         _without_order_check,
         lambda: test_writer.test_the_writer_refuses_partitions_out_of_order((test_writer.B, 0), (test_writer.A, 0)),
-        pytest.fail.Exception,
         "DID NOT RAISE",
+        pytest.fail.Exception,
     ),
-    "W14: a call per range": Bug(
-        _replace(SharedCache, "_arrival", _a_call_per_range), _prove_hostile, AssertionError, "1.1"
-    ),
+    "W14: a call per range": Bug(wrapped(SharedCache, "_arrival", _a_call_per_range), _prove_hostile, "1.1"),
     "W15: the rack is ignored": Bug(
-        _replace(FetchHandler, "_elsewhere", lambda right: lambda self, rack_id, partition_key: -1),
+        wrapped(FetchHandler, "_elsewhere", lambda right: lambda self, rack_id, partition_key: -1),
         lambda: test_zones.test_a_consumer_of_another_zone_is_sent_there_without_data(17),
-        AssertionError,
         "At index 1 diff",
     ),
     "W15: a client without a zone counts as one of this zone": Bug(
-        _replace(ZoneTraffic, "count", _unknown_is_same),
+        wrapped(ZoneTraffic, "count", _unknown_is_same),
         test_zones.test_bytes_of_clients_that_state_no_zone_are_counted_apart,
-        AssertionError,
         "unknown",
     ),
     "X8: early flushes are never earned back": Bug(
-        _replace(FlushTokens, "_refill", _earns_nothing),
+        wrapped(FlushTokens, "_refill", _earns_nothing),
         test_flush_budget.test_what_is_used_is_earned_back_up_to_what_can_be_saved,
-        AssertionError,
         "earned back",
     ),
     "X8: early flushes cost nothing of what was saved": Bug(
-        _replace(FlushBudget, "take", _paces_only),
+        wrapped(FlushBudget, "take", _paces_only),
         test_flush_budget.test_early_flushes_are_never_more_than_what_was_saved_and_earned,
-        AssertionError,
         "more than saved and earned",
     ),
     "X8: what was saved is used at any rate": Bug(
-        _replace(FlushBudget, "take", _saves_only),
+        wrapped(FlushBudget, "take", _saves_only),
         test_flush_budget.test_early_flushes_are_never_faster_than_the_highest_rate,
-        AssertionError,
         "faster than the highest rate",
     ),
     "X8: idle files take the reserve": Bug(
-        _replace(FlushBudget, "available_at", _without_reserve),
+        wrapped(FlushBudget, "available_at", _without_reserve),
         test_flush_budget.test_idle_files_leave_the_reserve_to_clients_that_wait,
-        AssertionError,
         "took the reserve",
     ),
     "X8: slow commits change no rate": Bug(
-        _replace(FlushBudget, "slow_down", lambda right: lambda self, steps, now: None),
+        wrapped(FlushBudget, "slow_down", lambda right: lambda self, steps, now: None),
         test_flush_budget.test_slow_commits_halve_the_pace_but_never_below_what_is_earned,
-        AssertionError,
         "rate limit",
     ),
     "X8: no commit counts as slow": Bug(
-        _replace(CommitPressure, "committed", lambda right: lambda self, seconds, now: None),
+        wrapped(CommitPressure, "committed", lambda right: lambda self, seconds, now: None),
         test_flush_policy.test_early_flushes_slow_down_while_commits_are_slow,
-        AssertionError,
         "halved while commits are slow",
     ),
     "hedges: they use up nothing": Bug(
-        _replace(HedgePolicy, "may_hedge", _hedges_for_nothing),
+        wrapped(HedgePolicy, "may_hedge", _hedges_for_nothing),
         test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
-        AssertionError,
         "more hedges than the share",
     ),
     "hedges: a PUT that asks earns twice": Bug(
-        _replace(HedgePolicy, "may_hedge", _hedges_before_any_put),
+        wrapped(HedgePolicy, "may_hedge", _hedges_before_any_put),
         test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
-        AssertionError,
         "more hedges than the share",
     ),
     "hedges: they are saved without end": Bug(
-        _replace(HedgePolicy, "begin", _hedges_saved_for_ever),
+        wrapped(HedgePolicy, "begin", _hedges_saved_for_ever),
         test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
-        AssertionError,
         "saved without a limit",
     ),
     "hedges: a request to slow down is ignored": Bug(
-        _replace(HedgePolicy, "throttled", lambda right: lambda self, now: None),
+        wrapped(HedgePolicy, "throttled", lambda right: lambda self, now: None),
         test_hedge_policy.test_no_hedge_while_s3_throttles,
-        AssertionError,
         "hedged while S3 throttles",
     ),
     "hedges: uploads that end are counted, those that begin are not": Bug(
-        _replace(HedgePolicy, "begin", _begins_uncounted),
+        wrapped(HedgePolicy, "begin", _begins_uncounted),
         test_hedge_policy.test_no_hedge_while_all_places_for_uploads_are_taken,
-        AssertionError,
         "hedged while uploads queue",
     ),
     "hedges: they lower the p95": Bug(
-        _replace(HedgePolicy, "end", _counts_hedged_puts_as_quick),
+        wrapped(HedgePolicy, "end", _counts_hedged_puts_as_quick),
         test_hedge_policy.test_under_a_log_normal_tail_five_of_a_hundred_are_hedged_after_the_real_p95,
-        AssertionError,
         "the p95 is 102 ms",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
-async def test_a_bug_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_fails_the_proof(name: str, patch: Patch) -> None:
     bug = BUGS[name]
-    bug.plant(monkeypatch)
+    bug.plant(patch)
     with pytest.raises(bug.error, match=bug.match):
         await _prove(bug)
 
@@ -314,18 +288,18 @@ async def _prove(bug: Bug) -> None:
 
 
 MERGE_BUGS: dict[str, Plant] = {
-    "W10: extents are never joined": _replace(
+    "W10: extents are never joined": wrapped(
         merge.GrowingExtent, "takes", lambda right: lambda self, extent: not self._inputs
     ),
-    "W10: batches are never merged": _replace(merge, "_rewriter", lambda right: lambda *arguments: CopyBatches()),
+    "W10: batches are never merged": wrapped(merge, "_rewriter", lambda right: lambda *arguments: CopyBatches()),
 }
 
 
 @pytest.mark.parametrize("name", MERGE_BUGS)
 async def test_a_merge_that_merges_nothing_fails_the_proof(
-    name: str, metastore: PostgresMetastore, metastore_url: str, monkeypatch: pytest.MonkeyPatch
+    name: str, metastore: PostgresMetastore, metastore_url: str, patch: Patch
 ) -> None:
-    MERGE_BUGS[name](monkeypatch)
+    MERGE_BUGS[name](patch)
     world = CompactionWorld(metastore, metastore_url)
     await world.begin()
     with pytest.raises(AssertionError, match="all"):
@@ -334,7 +308,7 @@ async def test_a_merge_that_merges_nothing_fails_the_proof(
 
 
 async def test_a_commit_that_is_counted_and_not_made_fails_the_ceiling(
-    metastore_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    metastore_url: str, patch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """W16: every other file without a producer is only counted."""
     commit, calls = CommittingAgent.commit, 0
@@ -345,16 +319,16 @@ async def test_a_commit_that_is_counted_and_not_made_fails_the_ceiling(
         is_idempotent = file.batches[0].producer_id >= 0  # a gap in its sequence would be refused
         return await commit(self, file) if is_idempotent or calls % 2 else 1e-6
 
-    monkeypatch.setattr(CommittingAgent, "commit", commit_sometimes)
+    patch.replace(CommittingAgent, "commit", commit_sometimes)
     with pytest.raises(AssertionError, match="counted as committed"):
         await test_ceiling.test_the_ceiling_is_measured(metastore_url, capsys)
 
 
 @pytest.mark.slow
 async def test_a_rate_of_twice_the_work_fails_the_ceiling(
-    metastore_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    metastore_url: str, patch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """W16: what is printed is not what was measured."""
-    monkeypatch.setattr(bench_ceiling, "GIB", 1 << 29)
+    patch.replace(bench_ceiling, "GIB", 1 << 29)
     with pytest.raises(AssertionError, match="GiB/s of 1 KiB"):
         await test_ceiling.test_the_ceiling_is_measured(metastore_url, capsys)

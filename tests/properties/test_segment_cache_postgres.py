@@ -24,7 +24,6 @@ from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.agent.fetch.lookup import up_to
 from headrace.cli.segments import highest_offsets
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segment_keys import RemotePartitionKey
@@ -32,7 +31,7 @@ from headrace.metastore.keys import commit_shard
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import level_of
 from tests.compactor.segment_world import LEASE_MS, SegmentWorld
-from tests.metastore.sessions import delete
+from tests.metastore.sessions import claim, delete
 from tests.storage.batches import plain_batch
 
 SEEDS = range(8)
@@ -193,9 +192,7 @@ class Story:
         await self.postgres.move_log_starts([await self.target()], max_extents=self.rng.choice((1, 100)))
 
     async def retain(self) -> None:
-        await self.postgres.enqueue_jobs([NewJob("retention", str(self.rng.random()))])
-        job = await self.postgres.claim_job("test", ["retention"], LEASE_MS)
-        assert job is not None
+        job = await claim(self.postgres, "retention", key=str(self.rng.random()), lease_ms=LEASE_MS)
         head = await self.postgres.metadata_head()
         await self.postgres.enforce_retention(
             [await self.target()], max_extents=100, by=job.token, metadata_offset=head
@@ -304,11 +301,9 @@ def by_epoch(extents: Sequence[Extent]) -> dict[int, list[Extent]]:
 
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
-    world = SegmentWorld(metastore, metastore_url)
-    await world.begin()
-    await world.raise_level()
-    yield world
-    await world.service.close()
+    async with SegmentWorld.running(metastore, metastore_url) as world:
+        await world.raise_level()
+        yield world
 
 
 async def test_what_the_cache_holds_is_what_find_extents_says(world: SegmentWorld) -> None:

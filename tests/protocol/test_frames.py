@@ -20,7 +20,6 @@ GROWN_BY_LARGE_FRAMES = """
 from pathlib import Path
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.protocol.frames import FrameHead, FrameReader
-from tests.seeds import examples
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])

@@ -30,7 +30,7 @@ from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.compression import Codec
-from tests.compactor.test_compact_faults import janitor_metrics, run_deletion
+from tests.compactor.test_compact_faults import janitor_metrics
 from tests.metastore.sessions import move_time, session
 from tests.spark.world import TIME_MS, ScanWorld
 from tests.storage.altered_reads import reads_of
@@ -266,7 +266,7 @@ async def test_a_job_of_many_hours_is_committed_and_its_orphans_are_swept(world:
     async def sweep(hours: float) -> None:
         async with session(world.url) as connection:
             await move_time(connection, hours * HOUR)
-        await run_deletion(world, "sweep", Sweeper(world.postgres, world.store, janitor_metrics()))
+        await world.run_job("sweep", Sweeper(world.postgres, world.store, janitor_metrics()))
 
     await sweep(2.9)
     assert await attempts.commit(0, first)

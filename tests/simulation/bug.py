@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 from tests.patch import Patch
 from tests.simulation.plan import Plan
@@ -41,3 +42,12 @@ def bug(
         return Bug(apply.__name__, (apply.__doc__ or "").strip(), requirement, caught_as, apply, may_show)
 
     return make
+
+
+def bugs_of(*modules: ModuleType) -> tuple[Bug, ...]:
+    """Return the bugs of the modules, in their order."""
+    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Bug))
+
+
+def name_of(bug: Bug) -> str:
+    return bug.name

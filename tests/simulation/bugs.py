@@ -16,11 +16,6 @@ be reported: a bug that is caught as something else is not caught.
 from __future__ import annotations
 
 from tests.simulation import bugs_compactor, bugs_fetch, bugs_metastore, bugs_produce, bugs_refusals, bugs_zone_cache
-from tests.simulation.bug import Bug
+from tests.simulation.bug import bugs_of
 
-BUGS: tuple[Bug, ...] = tuple(
-    found
-    for module in (bugs_produce, bugs_refusals, bugs_fetch, bugs_zone_cache, bugs_metastore, bugs_compactor)
-    for found in vars(module).values()
-    if isinstance(found, Bug)
-)
+BUGS = bugs_of(bugs_produce, bugs_refusals, bugs_fetch, bugs_zone_cache, bugs_metastore, bugs_compactor)

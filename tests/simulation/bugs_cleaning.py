@@ -1,4 +1,4 @@
-"""Deliberate bugs in cleaning by key: each must be caught in the schedules of test_cleaning.py."""
+"""Deliberate bugs in cleaning by key: each must be caught in the schedules of suites.CLEANING."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from headrace.compactor.cleaning.passes import Pass
 from headrace.metastore.api.cleaning import CleanedPartition
 from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.jobs import JobToken
-from headrace.storage.records.codec import Record
 from tests.compactor.model_api import ModelCleaningApi
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.cleaner import CleaningDatabase
 from tests.simulation.problems import Kind
 
@@ -34,31 +33,21 @@ def the_cleaned_offset_moves_on_after_a_lost_swap(patch: Patch) -> None:
 @bug("L2", Kind.LOST)
 def the_last_record_before_a_batch_border_goes(patch: Patch) -> None:
     """Also if it is the last value of its key."""
-
-    def encode(records: Sequence[Record], **options: Any) -> bytes:
-        return bytes(original(records[:-1] or records, **options))
-
-    original = patch.replace(rewrite, "encode_batch", encode)
+    patch.wrap(
+        rewrite, "encode_batch", lambda right: lambda records, **options: right(records[:-1] or records, **options)
+    )
 
 
 @bug("L6", Kind.LOST)
 def a_delete_marker_goes_before_its_horizon(patch: Patch) -> None:
     """Readers that saw an earlier record of its key keep it."""
-
-    def judge(batches: Any, rule: rewrite.CleaningPass) -> Any:
-        return original(batches, rule._replace(now_ms=1 << 62))
-
-    original = patch.replace(job, "judge", judge)
+    patch.wrap(job, "judge", lambda right: lambda batches, rule: right(batches, rule._replace(now_ms=1 << 62)))
 
 
 @bug("L6", Kind.LOST)
 def a_delete_marker_goes_while_earlier_records_are_left(patch: Patch) -> None:
     """The pass that removes them may lose its swap."""
-
-    def judge(batches: Any, rule: rewrite.CleaningPass) -> Any:
-        return original(batches, rule._replace(cleaned_offset=1 << 62))
-
-    original = patch.replace(job, "judge", judge)
+    patch.wrap(job, "judge", lambda right: lambda batches, rule: right(batches, rule._replace(cleaned_offset=1 << 62)))
 
 
 @bug("L6", Kind.LOST)
@@ -77,11 +66,11 @@ def the_horizon_of_an_unfinished_pass_counts(patch: Patch) -> None:
 @bug("L3", Kind.GAP, Kind.UNACCOUNTED)
 def a_batch_does_not_cover_the_offsets_before_its_records(patch: Patch) -> None:
     """A reader at such an offset finds no batch."""
-
-    def encode(records: Sequence[Record], **options: Any) -> bytes:
-        return bytes(original(records, **{**options, "base_offset": records[0].offset}))
-
-    original = patch.replace(rewrite, "encode_batch", encode)
+    patch.wrap(
+        rewrite,
+        "encode_batch",
+        lambda right: lambda records, **options: right(records, **{**options, "base_offset": records[0].offset}),
+    )
 
 
 @bug("L4", Kind.LOST)
@@ -96,6 +85,3 @@ def the_active_part_is_cleaned(patch: Patch) -> None:
         return found
 
     original = patch.replace(ModelCleaningApi, "cleanable_extents", cleanable)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))

@@ -212,11 +212,7 @@ def a_poll_ends_the_marks_that_were_made_during_it(patch: Patch) -> None:
 @bug("W5", Kind.STALE)
 def a_failed_poll_ends_the_marks(patch: Patch) -> None:
     """Marks are forgotten although the feed did not answer, or did not bring all."""
-
-    def end_poll(self: AcknowledgedEnds, *, is_complete: bool) -> None:
-        original(self, is_complete=True)
-
-    original = patch.replace(AcknowledgedEnds, "end_poll", end_poll)
+    patch.wrap(AcknowledgedEnds, "end_poll", lambda right: lambda self, *, is_complete: right(self, is_complete=True))
 
 
 @bug("W5", Kind.STALE)

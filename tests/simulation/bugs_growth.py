@@ -1,4 +1,4 @@
-"""Deliberate bugs in how readers follow the growth of commit shards: each must be caught in test_growth.py."""
+"""Deliberate bugs in how readers follow the growth of commit shards: each must be caught in suites.GROWTH."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.agent.fetch.index.index import TailIndex
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 
@@ -26,6 +26,3 @@ def new_shards_are_followed_from_their_end(patch: Patch) -> None:
 def new_shards_are_never_followed(patch: Patch) -> None:
     """Partitions that moved end where they were."""
     patch.replace(TailIndex, "_follow_growth", lambda self, page: None)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the life of the metastore: each must be caught in schedules with failovers (test_failovers.py)."""
+"""Deliberate bugs in the life of the metastore: each must be caught in suites.FAILING_OVER."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
 from tests.patch import Patch
 from tests.simulation import database, failovers
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
 from tests.simulation.metadata import Metadata
@@ -110,12 +110,9 @@ def _restores_a_promoted_one(plan: Plan) -> bool:
 @bug("W1", Kind.INCONSISTENT, Kind.DUPLICATE, Kind.LOST, may_show=_restores_a_promoted_one)
 def a_copy_keeps_the_id_that_its_original_prepared(patch: Patch) -> None:
     """A copy of a server that had prepared a life and not begun it finishes that life, which the original has used."""
-
-    def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
-        prepared: uuid.UUID = original(self, incarnation_id, None)
-        return prepared
-
-    original = patch.replace(Database, "prepare_life", prepare)
+    patch.wrap(
+        Database, "prepare_life", lambda right: lambda self, incarnation_id, spent: right(self, incarnation_id, None)
+    )
 
 
 @bug("W3", Kind.LOST, may_show=_with(Fault.PROMOTED))
@@ -184,6 +181,3 @@ def notes_of_late_refusals_last(patch: Patch) -> None:
         self._life_began_at = -math.inf
 
     original = patch.replace(RefusedSequences, "life_begins", life_begins)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

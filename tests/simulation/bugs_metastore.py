@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, StagedBatch
@@ -72,26 +72,18 @@ def sequence_is_checked_before_epoch(patch: Patch) -> None:
 def old_epoch_is_not_fenced(patch: Patch) -> None:
     """A late copy under an old epoch is appended behind the new epoch's batches."""
 
-    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
-        if state is not None and batch.producer_epoch < state.epoch:
-            return BatchOutcome.APPENDED
-        outcome: BatchOutcome = original(state, batch, id_expired)
-        return outcome
-
-    original = patch.replace(metastore_model, "judge", judge)
+    _append_if(patch, lambda state, batch: state is not None and batch.producer_epoch < state.epoch)
 
 
 @bug("W7", Kind.DISORDER)
 def gap_is_folded_as_a_chain(patch: Patch) -> None:
     """A batch that comes too early is appended."""
 
-    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
-        if state is not None and batch.producer_epoch == state.epoch and batch.base_sequence > state.next_sequence:
-            return BatchOutcome.APPENDED
-        outcome: BatchOutcome = original(state, batch, id_expired)
-        return outcome
+    def comes_too_early(state: ProducerState | None, batch: StagedBatch) -> bool:
+        is_same = state is not None and batch.producer_epoch == state.epoch
+        return is_same and state is not None and batch.base_sequence > state.next_sequence
 
-    original = patch.replace(metastore_model, "judge", judge)
+    _append_if(patch, comes_too_early)
 
 
 @bug("W7", Kind.SPURIOUS)
@@ -104,14 +96,21 @@ def duplicate_is_answered_with_an_error(patch: Patch) -> None:
 def duplicate_is_appended(patch: Patch) -> None:
     """What was appended before is appended again."""
 
-    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
-        if known(state, batch) is not None:
-            return BatchOutcome.APPENDED
-        outcome: BatchOutcome = original(state, batch, id_expired)
-        return outcome
-
-    original = patch.replace(metastore_model, "judge", judge)
     known = patch.replace(metastore_model, "find_duplicate", lambda state, batch: None)
+    _append_if(patch, lambda state, batch: known(state, batch) is not None)
+
+
+def _append_if(patch: Patch, is_wrong: Callable[[ProducerState | None, StagedBatch], bool]) -> None:
+    """Such a batch is appended, also if the rule refuses it."""
+    patch.wrap(
+        metastore_model,
+        "judge",
+        lambda right: (
+            lambda state, batch, id_expired: (
+                BatchOutcome.APPENDED if is_wrong(state, batch) else right(state, batch, id_expired)
+            )
+        ),
+    )
 
 
 @bug("W7", Kind.WRONG_ANSWER)
@@ -127,13 +126,20 @@ def duplicate_is_answered_with_its_own_time(patch: Patch) -> None:
 
 
 def _change_duplicates(patch: Patch, change: Any) -> None:
+    def changed(self: ModelMetastore, answer: BatchAnswer, batch: StagedBatch, _: Any) -> BatchAnswer:
+        is_duplicate = answer.outcome is BatchOutcome.DUPLICATE
+        return change(answer, self.partitions[batch.partition_key], batch) if is_duplicate else answer
+
+    _after_each_batch(patch, changed)
+
+
+def _after_each_batch(patch: Patch, change: Callable[..., BatchAnswer]) -> None:
+    """`change` makes the answer of the model, the right answer, the batch and the file's open extents."""
+
     def commit_batch(
         self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: Any, appended: Any
     ) -> BatchAnswer:
-        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
-        if answer.outcome is BatchOutcome.DUPLICATE:
-            answer = change(answer, self.partitions[batch.partition_key], batch)
-        return answer
+        return change(self, original(self, file_id, batch, open_extents, appended), batch, open_extents)
 
     original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
 
@@ -142,15 +148,11 @@ def _change_duplicates(patch: Patch, change: Any) -> None:
 def offsets_have_holes(patch: Patch) -> None:
     """A refused batch uses up an offset."""
 
-    def commit_batch(
-        self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: Any, appended: Any
-    ) -> BatchAnswer:
-        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
-        if answer.outcome is BatchOutcome.OUT_OF_ORDER:
-            self.partitions[batch.partition_key].high_watermark += 1
+    def use_one_up(self: ModelMetastore, answer: BatchAnswer, batch: StagedBatch, _: Any) -> BatchAnswer:
+        self.partitions[batch.partition_key].high_watermark += answer.outcome is BatchOutcome.OUT_OF_ORDER
         return answer
 
-    original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
+    _after_each_batch(patch, use_one_up)
 
 
 @bug("W8", Kind.UNACCOUNTED)
@@ -170,17 +172,16 @@ def extent_covers_a_dead_batch(patch: Patch) -> None:
 def extent_is_one_batch_too_long(patch: Patch) -> None:
     """A dead batch behind the last live one falls into its extent."""
 
-    def commit_batch(
-        self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: dict[int, Extent], appended: Any
+    def lengthen(
+        self: ModelMetastore, answer: BatchAnswer, batch: StagedBatch, open_extents: dict[int, Extent]
     ) -> BatchAnswer:
-        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
         extent = open_extents.get(batch.partition_key)
         if answer.outcome is BatchOutcome.DUPLICATE and extent is not None:
             end = batch.position + batch.length
             open_extents[batch.partition_key] = extent._replace(length=end - extent.position)
         return answer
 
-    original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
+    _after_each_batch(patch, lengthen)
 
 
 @bug("W7", Kind.DUPLICATE, Kind.LOST, Kind.SPURIOUS)
@@ -222,11 +223,7 @@ def sweeper_does_not_condemn(patch: Patch) -> None:
 @bug("W5", Kind.UNACCOUNTED, Kind.UNSEEN)
 def sweeper_goes_by_its_list_only(patch: Patch) -> None:
     """All listed objects are deleted, without asking the metastore."""
-
-    def clean(self: Sweeper, file_id: Any) -> None:
-        self._world.bucket.remove(file_id)
-
-    patch.replace(Sweeper, "clean", clean)
+    patch.replace(Sweeper, "clean", lambda self, file_id: self._world.bucket.remove(file_id))
 
 
 @bug("W4", Kind.INCONSISTENT, Kind.WRONG_ANSWER, Kind.GAP, Kind.UNACCOUNTED)

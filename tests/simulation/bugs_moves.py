@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from headrace.agent.produce import last_stored
-from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import LastStored
-from headrace.metastore.api.commit import BatchAnswer
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 
@@ -20,23 +18,22 @@ def moves_of_a_leader_are_not_looked_at(patch: Patch) -> None:
 @bug("W7", Kind.SPURIOUS)
 def an_agent_that_was_not_told_of_a_move_knows_of_none(patch: Patch) -> None:
     """The end of the metadata log in the commit's answer is not looked at."""
-
-    def is_settled(self: LastStored, entry: PlacedBatch, answer: BatchAnswer) -> bool:
-        return bool(original(self, entry, answer._replace(metadata_offset=0)))
-
-    original = patch.replace(LastStored, "is_settled", is_settled)
+    patch.wrap(
+        LastStored,
+        "is_settled",
+        lambda right: lambda self, entry, answer: right(self, entry, answer._replace(metadata_offset=0)),
+    )
 
 
 @bug("W7", Kind.SPURIOUS)
 def only_agents_that_come_and_go_unsettle_a_connection(patch: Patch) -> None:
     """Neither moves nor what another agent stored are looked at: decision 82 as it was."""
-
-    def is_settled(self: LastStored, entry: PlacedBatch, answer: BatchAnswer) -> bool:
-        return bool(original(self, entry, answer._replace(next_sequence=0, metadata_offset=0)))
-
-    original = patch.replace(LastStored, "is_settled", is_settled)
+    patch.wrap(
+        LastStored,
+        "is_settled",
+        lambda right: (
+            lambda self, entry, answer: right(self, entry, answer._replace(next_sequence=0, metadata_offset=0))
+        ),
+    )
     patch.replace(last_stored, "_moved_at", lambda image, batch: image.moved_at)
     patch.replace(last_stored, "_all_came_here", lambda known, batch, end, is_appended: True)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -1,4 +1,4 @@
-"""Deliberate bugs in how agents follow a part of the feed: each must be caught in test_parts.py.
+"""Deliberate bugs in how agents follow a part of the feed: each must be caught in suites.PARTS.
 
 Lost wake-ups only delay a reader, who looks again at its timeout, and a head of after the look-up shows in few
 schedules: tests/agent/fetch/test_partial_following.py has these.
@@ -13,7 +13,7 @@ from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.own_commits import OwnCommits
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.plan import Plan
 from tests.simulation.problems import Kind
 
@@ -51,6 +51,3 @@ def no_agent_follows_by_hash(patch: Patch) -> None:
 def own_commits_are_forgotten_when_the_feed_goes_back(patch: Patch) -> None:
     """The list has what was fed; what only this agent knew is left out."""
     patch.replace(OwnCommits, "extents", lambda self, without: [])
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

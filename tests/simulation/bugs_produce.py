@@ -12,13 +12,12 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.produce import flusher, join, pipeline, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy, FlushVerdict, Situation
+from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.pending import PendingRequest, not_stored
 from headrace.agent.produce.stages import LaidOutFile
 from headrace.agent.produce.trace import FlushReason
 from headrace.agent.produce.upload import Uploader
-from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
 from headrace.storage.errors import HeadraceError
@@ -125,11 +124,7 @@ def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
 @bug("W1", Kind.STUCK)
 def doubt_is_dropped(patch: Patch) -> None:
     """A commit with a lost response is not repeated."""
-
-    def doubt(self: Committer, group: list[FlushedFile]) -> None:
-        self._back_off()
-
-    patch.replace(Committer, "_doubt", doubt)
+    patch.replace(Committer, "_doubt", lambda self, group: self._back_off())
 
 
 @bug("W1", Kind.CRASHED)
@@ -181,11 +176,11 @@ def fenced_while_in_doubt_is_called_not_stored(patch: Patch) -> None:
 @bug("W7", Kind.WRONG_ANSWER, Kind.PHANTOM)
 def answers_go_to_the_wrong_batches(patch: Patch) -> None:
     """The answers of a file are dealt out one place too late."""
-
-    def committed(self: Acknowledger, file: FlushedFile, answers: Any) -> None:
-        original(self, file, [*answers[-1:], *answers[:-1]])
-
-    original = patch.replace(Acknowledger, "committed", committed)
+    patch.wrap(
+        Acknowledger,
+        "committed",
+        lambda right: lambda self, file, answers: right(self, file, [*answers[-1:], *answers[:-1]]),
+    )
 
 
 @bug("W11", Kind.WRONG_ANSWER)
@@ -235,12 +230,9 @@ def early_flushes_use_no_budget(patch: Patch) -> None:
 @bug("X8", Kind.FLUSHED_EARLY)
 def early_flushes_have_no_highest_rate(patch: Patch) -> None:
     """What was saved is used as fast as clients ask for it."""
-
-    def flush_limits(settings: Settings) -> FlushLimits:
-        limits: FlushLimits = original(settings)
-        return dataclasses.replace(limits, rate_max=math.inf)
-
-    original = patch.replace(pipeline, "flush_limits", flush_limits)
+    patch.wrap(
+        pipeline, "flush_limits", lambda right: lambda settings: dataclasses.replace(right(settings), rate_max=math.inf)
+    )
 
 
 @bug("X8", Kind.FLUSHED_EARLY)
@@ -252,12 +244,11 @@ def queueing_files_do_not_hold_up_an_early_flush(patch: Patch) -> None:
 @bug("X8", Kind.FLUSHED_EARLY)
 def short_memory_does_not_hold_up_an_early_flush(patch: Patch) -> None:
     """Files are closed early although requests wait for memory."""
-
-    def judge(self: FlushPolicy, found: Situation, now: float) -> FlushVerdict:
-        verdict: FlushVerdict = original(self, dataclasses.replace(found, congested=False), now)
-        return verdict
-
-    original = patch.replace(FlushPolicy, "judge", judge)
+    patch.wrap(
+        FlushPolicy,
+        "judge",
+        lambda right: lambda self, found, now: right(self, dataclasses.replace(found, congested=False), now),
+    )
 
 
 @bug("X8", Kind.STUCK)

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the lifecycle of remote segments: each must be caught (test_segments.py)."""
+"""Deliberate bugs in the lifecycle of remote segments: each must be caught in suites.SEGMENTS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.segment_end_model import ModelLifecycle
 from tests.model.segment_model import ModelWithSegments
 from tests.model.segment_rows import SegmentLogs, SegmentRow
 from tests.patch import Patch
-from tests.simulation.bug import Bug, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 
@@ -153,13 +153,8 @@ def a_lost_swap_is_done_when_it_is_repeated(patch: Patch) -> None:
 
 def swap_what_was_settled(patch: Patch) -> None:
     """Swaps are judged by their inputs alone."""
-
-    def decide(
-        self: ModelWithSegments, file_id: uuid.UUID, swaps: Sequence[Swap], closed: Any = (), token: Any = None
-    ) -> Any:
-        return original(self, file_id, swaps, (), token)
-
-    original = patch.replace(ModelWithSegments, "decide_swaps", decide)
-
-
-BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
+    patch.wrap(
+        ModelWithSegments,
+        "decide_swaps",
+        lambda right: lambda self, file_id, swaps, closed=(), token=None: right(self, file_id, swaps, (), token),
+    )

@@ -60,8 +60,8 @@ class _Careless(dict[tuple[Any, int, int], Any]):
 @bug("W12", Kind.UNSEEN, Kind.STUCK)
 def owner_is_waited_for_for_ever(patch: Patch) -> None:
     """There is no deadline: an owner that does not answer blocks other agents' readers permanently."""
-
-    def init(self: Peers, *args: Any, **named: Any) -> None:
-        original(self, *args, **{**named, "timeout_ms": 10**9})
-
-    original = patch.replace(Peers, "__init__", init)
+    patch.wrap(
+        Peers,
+        "__init__",
+        lambda right: lambda self, *args, **named: right(self, *args, **{**named, "timeout_ms": 10**9}),
+    )

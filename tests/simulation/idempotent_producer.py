@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
-FENCED = int(ErrorCode.invalid_producer_epoch)
 UNKNOWN = (int(ErrorCode.unknown_topic_or_partition), int(ErrorCode.unknown_topic_id))
 RETRIABLE = (
     TIMED_OUT,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.protocol.frames import read_request_header
@@ -130,14 +131,7 @@ class NeighbourConnection(asyncio.Transport):
         self._world.loop.call_at(self._last_answer, self._deliver, data, context=self._asker)
 
     def _deliver(self, data: bytes) -> None:
-        """To the asker, as its loop would."""
-        left = memoryview(data)
-        while left and not self._is_over:
-            buffer = memoryview(self._protocol.get_buffer(-1))
-            size = min(len(buffer), len(left))
-            buffer[:size] = left[:size]
-            self._protocol.buffer_updated(size)
-            left = left[size:]
+        deliver(data, self._protocol, lambda: self._is_over)
 
     # -- the way between
 
@@ -148,3 +142,14 @@ class NeighbourConnection(asyncio.Transport):
     def _altered(self, frame: bytes, fault: Fault | None) -> bytes:
         """One bit is another. Lengths stay: a broken frame length is broken framing (test_zone_cache_hostile.py)."""
         return flipped(frame, self._world.network_rng) if fault is Fault.NEIGHBOUR_ALTERED else frame
+
+
+def deliver(data: bytes, protocol: asyncio.BufferedProtocol, is_over: Callable[[], bool]) -> None:
+    """Give the bytes to the asker, as its loop would, until the connection is over."""
+    left = memoryview(data)
+    while left and not is_over():
+        buffer = memoryview(protocol.get_buffer(-1))
+        size = min(len(buffer), len(left))
+        buffer[:size] = left[:size]
+        protocol.buffer_updated(size)
+        left = left[size:]

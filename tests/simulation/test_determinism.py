@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import FIRST_SEED_WITH_SEGMENTS
+from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_SEGMENTS
 from tests.simulation.world import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,10 +19,18 @@ MANY_SEEDS_EACH_WAY = [*SEEDS, *range(FIRST_SEED_WITH_SEGMENTS, FIRST_SEED_WITH_
 DIGESTS = "from tests.simulation.world import simulate; print([simulate(seed).digest for seed in %s])"
 
 
-def test_a_seed_gives_the_same_history_again() -> None:
-    first = [simulate(seed).digest for seed in SEEDS[:6]]
-    assert [simulate(seed).digest for seed in SEEDS[:6]] == first
-    assert len(set(first)) == 6
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(SEEDS[:6], id="first"),
+        pytest.param(range(FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_CLEANING + 5), id="with-cleaning"),
+        pytest.param(range(FIRST_SEED_WITH_SEGMENTS, FIRST_SEED_WITH_SEGMENTS + 5), id="with-keys"),
+    ],
+)
+def test_a_seed_gives_the_same_history_again(seeds: range) -> None:
+    first = [simulate(seed).digest for seed in seeds]
+    assert [simulate(seed).digest for seed in seeds] == first
+    assert len(set(first)) == len(seeds)
 
 
 @pytest.mark.parametrize(

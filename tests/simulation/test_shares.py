@@ -24,14 +24,13 @@ from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
-from tests.patch import Patch
+from tests.patch import Patch, Plant, wrapped
 from tests.planted import PlantedBugs, Trial
 from tests.simulation.shares.agents import _Reader
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
 
 SEEDS, MANY_SEEDS, TRANSACTION_SEEDS = 28, 600, 6
-Plant = Callable[[Patch], object]
 
 
 @pytest.fixture(autouse=True)
@@ -91,9 +90,9 @@ def _no_offset_is_done(right: Any) -> Any:
     ids=["records of open transactions are acquired", "records of aborted transactions are sent"],
 )
 def test_a_planted_bug_of_transactions_is_found(
-    owner: Any, name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, wrong: Callable[[Any], Any], patch: Patch
 ) -> None:
-    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    patch.wrap(owner, name, wrong)
     assert any(simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS))
 
 
@@ -103,10 +102,6 @@ def test_a_seed_replays_its_history_and_things_go_wrong_in_it() -> None:
     assert first.kills > 0
     assert first.changes > 0
     assert first.acquired > 100
-
-
-def _replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
 
 
 def _answers_before_it_is_stored(right: Any) -> Any:
@@ -277,30 +272,30 @@ def _agents_do_not_look_at_the_time(right: Any) -> Any:
 
 
 _BUGS: dict[str, Plant] = {
-    "an acknowledgement is answered before it is stored": _replaced(
+    "an acknowledgement is answered before it is stored": wrapped(
         GroupPartitions, "store", _answers_before_it_is_stored
     ),
-    "a write with an unknown outcome is taken for stored": _replaced(GroupPartitions, "_send", _unknown_is_stored),
-    "a late write replaces a later one": _replaced(FakeGroupApi, "store_share_partitions", _no_order),
-    "a lease does not end": _replaced(View, "coordinator", _a_lease_without_end),
-    "the next owner reads nothing": _replaced(GroupPartitions, "load", _nothing_is_loaded),
-    "a beginning is not stored": _replaced(GroupPartitions, "_send", _beginnings_are_not_stored),
-    "the next owner does not know what is done": _replaced(
+    "a write with an unknown outcome is taken for stored": wrapped(GroupPartitions, "_send", _unknown_is_stored),
+    "a late write replaces a later one": wrapped(FakeGroupApi, "store_share_partitions", _no_order),
+    "a lease does not end": wrapped(View, "coordinator", _a_lease_without_end),
+    "the next owner reads nothing": wrapped(GroupPartitions, "load", _nothing_is_loaded),
+    "a beginning is not stored": wrapped(GroupPartitions, "_send", _beginnings_are_not_stored),
+    "the next owner does not know what is done": wrapped(
         SharePartition, "kept", _what_is_kept(_what_is_done_is_forgotten)
     ),
-    "the next owner does not know the attempts": _replaced(
+    "the next owner does not know the attempts": wrapped(
         SharePartition, "kept", _what_is_kept(_attempts_are_forgotten)
     ),
     "what a member gave up is done": _freed_as(_released_is_done),
     "what a client had stays with it": _nothing_ends,
     "attempts do not end": _freed_as(_attempts_do_not_end),
-    "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
-    "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
-    "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),
-    "stored changes are counted by key": _replaced(GroupPartitions, "unstored", _stored_by_key),
-    "a late return frees the next attempt": _replaced(ShareOwner, "_give_back", _returned_by_any_connection),
-    "records are sent after their lock": _replaced(ShareHandlers, "__init__", _agents_do_not_look_at_the_time),
-    "late claims are not looked for": _replaced(GroupClaims, "to_look_at", lambda right: lambda self, now: []),
+    "the owner is ahead of the log": wrapped(Logs, "ends", _ahead_of_the_log),
+    "changes during a write count as stored": wrapped(GroupPartitions, "_write_once", _later_changes_count_as_stored),
+    "records are acquired from a state that is not stored": wrapped(ShareOwner, "_acquire", _acquired_unstored),
+    "stored changes are counted by key": wrapped(GroupPartitions, "unstored", _stored_by_key),
+    "a late return frees the next attempt": wrapped(ShareOwner, "_give_back", _returned_by_any_connection),
+    "records are sent after their lock": wrapped(ShareHandlers, "__init__", _agents_do_not_look_at_the_time),
+    "late claims are not looked for": wrapped(GroupClaims, "to_look_at", lambda right: lambda self, now: []),
 }
 BUGS = PlantedBugs("share groups", most=2_000)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.transactions import policy
 from tests.model.transaction_model import TransactionModel
-from tests.patch import Patch
+from tests.patch import Patch, Plant, wrapped
 from tests.planted import PlantedBugs, Trial
 from tests.simulation import transactions
 from tests.simulation.transactions import Anomaly, TransactionSimulation, simulate
@@ -43,18 +42,6 @@ def test_a_seed_replays_its_history() -> None:
     assert histories[0] == histories[1]
 
 
-Plant = Callable[[Patch], object]
-
-
-def _rule(name: str, wrong: Callable[[Any], Any]) -> Plant:
-    """A rule of policy.py is wrong."""
-    return lambda patch: patch.replace(policy, name, wrong(getattr(policy, name)))
-
-
-def _method(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
-    return lambda patch: patch.replace(owner, name, wrong(getattr(owner, name)))
-
-
 def _init_does_not_abort(right: Any) -> Any:
     """The open transaction continues, under the next epoch."""
 
@@ -68,16 +55,14 @@ def _init_does_not_abort(right: Any) -> Any:
     return init
 
 
-def _init_commits(right: Any) -> Any:
-    def init(*given: Any) -> Any:
-        step = right(*given)
+def _commits(right: Any) -> Any:
+    """What ends a transaction commits it."""
+
+    def end(*given: Any, **more: Any) -> Any:
+        step = right(*given, **more)
         return step if step.end is None else replace(step, end=replace(step.end, commits=True))
 
-    return init
-
-
-def _time_out_commits(right: Any) -> Any:
-    return _init_commits(right)
+    return end
 
 
 def _no_fencing(right: Any) -> Any:
@@ -88,14 +73,6 @@ def _no_fencing(right: Any) -> Any:
 def _same_epoch(right: Any) -> Any:
     """The next instance gets the epoch of the one before."""
     return lambda producer, new_id: producer
-
-
-def _the_other_outcome(right: Any) -> Any:
-    def end(found: Any, asked: Any, *, commits: bool, **more: Any) -> Any:
-        step = right(found, asked, commits=commits, **more)
-        return step if step.end is None else replace(step, end=replace(step.end, commits=True))
-
-    return end
 
 
 def _judged_by_nothing(right: Any) -> Any:
@@ -211,28 +188,28 @@ def _a_range_ends_too_early(right: Any) -> Any:
 
 
 BUGS: dict[str, Plant] = {
-    "InitProducerId leaves a transaction open": _rule("init_producer", _init_does_not_abort),
-    "InitProducerId commits what it finds": _rule("init_producer", _init_commits),
-    "a time-out commits": _rule("time_out", _time_out_commits),
-    "a producer is not fenced by its rules": _rule("_refusal", _no_fencing),
-    "an epoch is handed out twice": _rule("_next", _same_epoch),
-    "an abort commits": _rule("end", _the_other_outcome),
-    "the commit judges nothing": _method(TransactionModel, "judge", _judged_by_nothing),
-    "zombies write": _method(TransactionModel, "judge", _zombies_are_not_fenced_at_the_commit),
-    "an end leaves a partition out": _method(TransactionModel, "append_markers", _markers_in_one_partition),
-    "an abort stores offsets": _method(TransactionModel, "store_offsets", _offsets_without_the_end),
-    "a commit loses offsets": _method(TransactionModel, "store_offsets", _offsets_are_lost),
-    "offsets count before the end": _method(TransactionModel, "commit_offset", _offsets_count_at_once),
-    "a promotion keeps transactions open": _method(TransactionModel, "forget_transactions", _a_life_keeps_transactions),
-    "a promotion commits what survived": _method(TransactionModel, "forget_transactions", _a_life_commits),
-    "a repeated batch is appended": _method(TransactionModel, "produce", _duplicates_are_appended),
-    "agents forget aborted ranges": _method(TailIndex, "_note_transactions", _agents_forget_ranges),
-    "agents ignore open transactions": _method(Tail, "last_stable_offset", _nothing_is_open),
-    "agents are ahead of their feed": _method(Tail, "note_primary", _the_primary_counts_at_once),
-    "the primary forgets aborted ranges": _method(TransactionModel, "_found", _the_primary_says_nothing_of_aborts),
-    "the primary forgets open transactions": _method(TransactionModel, "_found", _the_primary_says_nothing_is_open),
-    "readers pass the last stable offset": _method(transactions, "stable_part", _readers_do_not_stop),
-    "a range begins too late": _method(TransactionModel, "append_markers", _a_range_ends_too_early),
+    "InitProducerId leaves a transaction open": wrapped(policy, "init_producer", _init_does_not_abort),
+    "InitProducerId commits what it finds": wrapped(policy, "init_producer", _commits),
+    "a time-out commits": wrapped(policy, "time_out", _commits),
+    "a producer is not fenced by its rules": wrapped(policy, "_refusal", _no_fencing),
+    "an epoch is handed out twice": wrapped(policy, "_next", _same_epoch),
+    "an abort commits": wrapped(policy, "end", _commits),
+    "the commit judges nothing": wrapped(TransactionModel, "judge", _judged_by_nothing),
+    "zombies write": wrapped(TransactionModel, "judge", _zombies_are_not_fenced_at_the_commit),
+    "an end leaves a partition out": wrapped(TransactionModel, "append_markers", _markers_in_one_partition),
+    "an abort stores offsets": wrapped(TransactionModel, "store_offsets", _offsets_without_the_end),
+    "a commit loses offsets": wrapped(TransactionModel, "store_offsets", _offsets_are_lost),
+    "offsets count before the end": wrapped(TransactionModel, "commit_offset", _offsets_count_at_once),
+    "a promotion keeps transactions open": wrapped(TransactionModel, "forget_transactions", _a_life_keeps_transactions),
+    "a promotion commits what survived": wrapped(TransactionModel, "forget_transactions", _a_life_commits),
+    "a repeated batch is appended": wrapped(TransactionModel, "produce", _duplicates_are_appended),
+    "agents forget aborted ranges": wrapped(TailIndex, "_note_transactions", _agents_forget_ranges),
+    "agents ignore open transactions": wrapped(Tail, "last_stable_offset", _nothing_is_open),
+    "agents are ahead of their feed": wrapped(Tail, "note_primary", _the_primary_counts_at_once),
+    "the primary forgets aborted ranges": wrapped(TransactionModel, "_found", _the_primary_says_nothing_of_aborts),
+    "the primary forgets open transactions": wrapped(TransactionModel, "_found", _the_primary_says_nothing_is_open),
+    "readers pass the last stable offset": wrapped(transactions, "stable_part", _readers_do_not_stop),
+    "a range begins too late": wrapped(TransactionModel, "append_markers", _a_range_ends_too_early),
 }
 
 
@@ -254,9 +231,9 @@ def _fails(seed: int) -> bool:
         return True
 
 
-def test_every_kind_of_anomaly_is_found_by_some_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_anomaly_is_found_by_some_bug(patch: Patch) -> None:
     """G1a, precommitted reads, atomicity of records and of offsets with output."""
-    monkeypatch.setattr(transactions, "stable_part", _readers_do_not_stop(None))
+    patch.replace(transactions, "stable_part", _readers_do_not_stop(None))
     found: set[Anomaly] = set()
     for seed in range(40):
         found |= set(asyncio.run(TransactionSimulation(seed).run(350)))

@@ -159,7 +159,7 @@ class SparkCleaningWorld(CleaningWorld):
         """A pass of the local worker, with room for all keys."""
         await self.postgres.enqueue_jobs([CLEAN.once("here", encode_cleaning(CleaningJob((task,))))])
         job = await self._claimed(CLEAN.name)
-        await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self._lease(job))
+        await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self.lease(job))
         await self.postgres.finish_job(job.token)
 
     def local(self, metastore: Any, limits: MergeLimits, buffer_bytes: int = 1 << 24) -> Cleaner:
@@ -182,7 +182,7 @@ class SparkCleaningWorld(CleaningWorld):
         await self.postgres.enqueue_jobs([large_job(task)])
         job = await self._claimed(CLEAN_LARGE.name)
         metastore = SameTime(self.postgres, now_ms, stop_at, before_swap)
-        await self.on_spark(metastore, **over).handle(job, self._lease(job))
+        await self.on_spark(metastore, **over).handle(job, self.lease(job))
         await self.postgres.finish_job(job.token)
 
     async def claimed(self, kind: str) -> Job:

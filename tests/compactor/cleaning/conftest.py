@@ -12,7 +12,5 @@ from tests.compactor.cleaning.world import CleaningWorld
 
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[CleaningWorld]:
-    world = CleaningWorld(metastore, metastore_url)
-    await world.begin()
-    yield world
-    await world.service.close()
+    async with CleaningWorld.running(metastore, metastore_url) as world:
+        yield world

@@ -42,7 +42,7 @@ async def test_a_store_that_alters_bytes_stops_no_pass(world: CleaningWorld) -> 
         if job is None:
             break
         try:
-            await world.cleaner(store=store, clock=InstantClock()).handle(job, world._lease(job))
+            await world.cleaner(store=store, clock=InstantClock()).handle(job, world.lease(job))
         except BadTransferError as error:
             await world.postgres.fail_job(job.token, str(error), 0)
         else:

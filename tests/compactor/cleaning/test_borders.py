@@ -20,6 +20,7 @@ from tests.compactor.cleaning.world import CleaningWorld
 from tests.compactor.world import LEASE_MS
 from tests.metastore.sessions import session
 from tests.metastore.sql_sources import plant
+from tests.overlay import Overlay
 
 BOTH = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01"}
 
@@ -105,17 +106,12 @@ async def test_merges_do_not_join_what_is_cleaned_and_what_is_not(world: Cleanin
     await world.run(await world.claim(sorted({e.file_id for e in await world.extents(key)}), 2))
     assert [(e.base_offset, e.last_offset) for e in await world.extents(key)] == [(0, 1), (2, 2)]
 
-    class Old:
-        """A worker with a plan from before the end of the pass."""
+    async def as_it_was(files: object) -> object:
+        """The plan of a worker is from before the end of the pass."""
+        found = await world.postgres.live_extents(files)  # type: ignore[arg-type]
+        return found._replace(partitions=[live._replace(cleaned_offset=0) for live in found.partitions])
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.postgres, name)
-
-        async def live_extents(self, files: object) -> object:
-            found = await world.postgres.live_extents(files)  # type: ignore[arg-type]
-            return found._replace(partitions=[live._replace(cleaned_offset=0) for live in found.partitions])
-
-    old = world.compactor(metastore=Old())
+    old = world.compactor(metastore=Overlay(world.postgres, live_extents=as_it_was))
     await world.run(await world.claim(sorted({e.file_id for e in await world.extents(key)}), 2), old)
     assert [(e.base_offset, e.last_offset) for e in await world.extents(key)] == [(0, 1), (2, 2)]
 

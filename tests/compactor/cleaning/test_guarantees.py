@@ -12,6 +12,7 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.throttled import ThrottledStore
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.manual_clock import ManualClock
+from tests.overlay import Overlay
 
 MAILS = ("bill@microsoft.com", "bill@gatesfoundation.org", "bill@gmail.com")
 HOUR_MS = 3_600_000
@@ -139,21 +140,14 @@ async def test_a_swap_names_the_cleaned_offset_that_it_relies_on(world: Cleaning
     relied: list[list[int]] = []
     right = world.postgres.swap_cleaned_extents
 
-    class Ahead:
-        """Claims that more is cleaned than is."""
-
-        async def swap_cleaned_extents(
-            self, token: JobToken, file: object, swaps: object, cleaned: list[int]
-        ) -> object:
-            relied.append(cleaned)
-            return await right(token, file, swaps, [offset + 1 for offset in cleaned])  # type: ignore[arg-type]
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.postgres, name)
+    async def ahead(token: JobToken, file: object, swaps: object, cleaned: list[int]) -> object:
+        """Claim that more is cleaned than is."""
+        relied.append(cleaned)
+        return await right(token, file, swaps, [offset + 1 for offset in cleaned])  # type: ignore[arg-type]
 
     await world.send(key, ("k", "11"))
     await rolled(world, key)
-    assert await world.clean(metastore=Ahead()) == 1
+    assert await world.clean(metastore=Overlay(world.postgres, swap_cleaned_extents=ahead)) == 1
     assert relied == [[0]]
     assert await world.seen(key) == [(0, "k", "10"), (1, "k", "11")], "the swap was refused"
     assert (await world.state(key)).cleaned_offset == 0

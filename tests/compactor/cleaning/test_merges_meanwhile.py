@@ -16,7 +16,7 @@ from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.jobs.kinds import CLEAN, CLEAN_NEXT, COMPACT
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from tests.compactor.cleaning.test_guarantees import EAGER, HOUR_MS, rolled
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.compactor.world import LEASE_MS
@@ -33,12 +33,8 @@ pass was there first.
 
 
 async def plan_merges(world: CleaningWorld, **limits: Any) -> None:
-    await world.postgres.enqueue_jobs([NewJob("plan-test", "")])
-    job = await world.postgres.claim_job("test", ["plan-test"], LEASE_MS)
-    assert job is not None
     metrics = CompactionMetrics(CollectorRegistry())
-    await Planner(world.postgres, PolicyLimits(**limits), metrics).handle(job, world._lease(job))
-    await world.postgres.finish_job(job.token)
+    await world.run_job("plan-test", Planner(world.postgres, PolicyLimits(**limits), metrics).handle)
 
 
 async def unfinished(world: CleaningWorld, kind: str) -> list[bytes]:
@@ -164,7 +160,7 @@ class BusyDays:
         if job.kind == COMPACT.name:
             await self.world.run(job)
             return
-        await self.world.cleaner().handle(job, self.world._lease(job))
+        await self.world.cleaner().handle(job, self.world.lease(job))
         await self.world.postgres.finish_job(job.token)
 
     async def measure(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from headrace.jobs.kinds import CLEAN
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.jobs import Job
 from tests.compactor.cleaning.test_guarantees import EAGER, rolled
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.compactor.janitor_world import PausingWire
@@ -22,11 +21,10 @@ SMALL = {"extent_bytes": 100, "file_bytes": 100}
 """A file for each extent."""
 
 
-async def claimed(world: CleaningWorld, lease_ms: int) -> tuple[Job, Lease]:
+async def claimed(world: CleaningWorld, lease_ms: int) -> Lease:
     job = await world.postgres.claim_job("test", [CLEAN.name], lease_ms)
     assert job is not None
-    claimed_at = world.clock.monotonic()
-    return job, Lease(world.postgres, job, world.clock, claimed_at=claimed_at, lease_ms=lease_ms)
+    return world.lease(job, lease_ms=lease_ms)
 
 
 @pytest.mark.requirement("L2", "L3", "L6")
@@ -42,12 +40,12 @@ async def test_a_pass(world: CleaningWorld, after: bool) -> None:
         await rolled(world, key)
         await world.plan_all()
         wire = PausingWire(step, after=after)
-        job, lease = await claimed(world, lease_ms=1)
+        lease = await claimed(world, lease_ms=1)
         worker = world.cleaner(store=wire.over(world.store), metastore=wire.over(world.postgres), **SMALL)
-        async with paused(worker.handle(job, lease), wire) as was_stopped:
+        async with paused(worker.handle(lease.job, lease), wire) as was_stopped:
             await world.clock.sleep(0.005)  # beyond its lease
-            second, second_lease = await claimed(world, lease_ms=60_000)
-            await world.cleaner(**SMALL).handle(second, second_lease)
+            second = await claimed(world, lease_ms=60_000)
+            await world.cleaner(**SMALL).handle(second.job, second)
             assert await world.seen(key) == LEFT, f"step={step}"
         for offset in (0, 8):
             seen = [record for record in LEFT if record[0] >= offset]

@@ -13,9 +13,8 @@ from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.merge import MergeLimits
 from headrace.jobs.kinds import CLEAN, COMPACT
-from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
-from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 from headrace.storage.records.codec import Record, encode_batch
@@ -99,12 +98,9 @@ class CleaningWorld(CompactionWorld):
 
     async def plan(self) -> None:
         """One run of the planner."""
-        await self.postgres.enqueue_jobs([NewJob(TEST_KIND, "")])
-        job = await self._claimed(TEST_KIND)
         self.cleaning_registry = CollectorRegistry()
         planner = CleaningPlanner(self.postgres, self.spark_limits, CleaningMetrics(self.cleaning_registry), {})
-        await planner.handle(job, self._lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.run_job(TEST_KIND, planner.handle)
 
     async def plan_all(self) -> None:
         """Plan again after files of level 0 were merged, which comes first; each extent stays one."""
@@ -118,7 +114,7 @@ class CleaningWorld(CompactionWorld):
         await self.plan_all()
         count = 0
         while (job := await self.postgres.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
-            await self.cleaner(**over).handle(job, self._lease(job))
+            await self.cleaner(**over).handle(job, self.lease(job))
             await self.postgres.finish_job(job.token)
             count += 1
         return count
@@ -160,6 +156,3 @@ class CleaningWorld(CompactionWorld):
         job = await self.postgres.claim_job("test", [kind], LEASE_MS)
         assert job is not None
         return job
-
-    def _lease(self, job: Job) -> Lease:
-        return Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)

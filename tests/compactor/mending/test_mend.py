@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -17,7 +17,6 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import PartitionName
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
@@ -25,18 +24,8 @@ from headrace.storage.records.header import read_header
 from headrace.storage.segment.rereading import VerifiedReads
 from tests.agent.fetch.fetch_world import split_sent
 from tests.compactor.world import CompactionWorld
-from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import rows
 from tests.storage.batches import plain_batch
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[CompactionWorld]:
-    with_keys(metastore_url)
-    world = CompactionWorld(metastore, metastore_url)
-    await world.begin()
-    yield world
-    await world.service.close()
 
 
 def mending(world: CompactionWorld) -> Mending:

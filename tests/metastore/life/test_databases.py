@@ -40,6 +40,7 @@ from tests.agent_process import AgentUnderTest, Forked, format_storage
 from tests.conftest import Copies
 from tests.manual_clock import ManualClock
 from tests.metastore.sql_sources import plant
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("W1", "X4")
 SECONDS_MAX = 120.0
@@ -247,11 +248,9 @@ PYTHON_BUGS: dict[str, tuple[object, str, object, Callable[[str], object]]] = {
 
 
 @pytest.mark.parametrize("bug", PYTHON_BUGS)
-async def test_a_planted_bug_in_the_comparison_is_caught(
-    metastore_url: str, bug: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_planted_bug_in_the_comparison_is_caught(metastore_url: str, bug: str, patch: Patch) -> None:
     module, name, wrong, proof = PYTHON_BUGS[bug]
-    monkeypatch.setattr(module, name, wrong)
+    patch.replace(module, name, wrong)
     with pytest.raises((AssertionError, UnavailableError)):
         await proof(metastore_url)  # type: ignore[misc]
 

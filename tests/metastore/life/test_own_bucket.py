@@ -27,6 +27,7 @@ from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("C12", "X4")
 
@@ -111,10 +112,10 @@ BUGS: dict[str, tuple[object, str, object, Proof]] = {
 
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_caught(
-    metastore: PostgresMetastore, metastore_url: str, bug: str, monkeypatch: pytest.MonkeyPatch
+    metastore: PostgresMetastore, metastore_url: str, bug: str, patch: Patch
 ) -> None:
     where, name, wrong, proof = BUGS[bug]
-    monkeypatch.setattr(where, name, wrong)
+    patch.replace(where, name, wrong)
     with pytest.raises(AssertionError):
         await proof(metastore, metastore_url)  # type: ignore[misc]
 

@@ -27,8 +27,8 @@ from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import batch, file_of
 from tests.metastore.life.test_verdict import PRIMARY, REACHED, RECORD, newer
-from tests.metastore.sessions import create, join, new_topic, session
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sessions import create, join, new_topic
+from tests.metastore.sql_sources import plant
 
 pytestmark = pytest.mark.requirement("X4")
 
@@ -111,10 +111,8 @@ async def test_what_was_stored_before_a_restore_is_known(metastore_url: str) -> 
 
 
 async def test_a_life_that_knows_only_what_it_stored_itself_is_caught(metastore_url: str) -> None:
-    source, right = source_of("fold_producers"), "s.contiguous_life BETWEEN 0 AND cluster_life()"
-    assert right in source
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(right, "s.contiguous_life = cluster_life()").encode())
+    right, wrong = "s.contiguous_life BETWEEN 0 AND cluster_life()", "s.contiguous_life = cluster_life()"
+    plant(metastore_url, "fold_producers", right, wrong)
     with pytest.raises(AssertionError):
         await stored_stays_stored(metastore_url)
 
@@ -173,11 +171,7 @@ SQL_BUGS = {
 
 @pytest.mark.parametrize("bug", SQL_BUGS)
 async def test_a_planted_bug_in_sql_is_caught(metastore_url: str, bug: str) -> None:
-    name, right, wrong = SQL_BUGS[bug]
-    source = source_of(name)
-    assert right in source, f"the bug has to be planted elsewhere: {right}"
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(right, wrong).encode())
+    plant(metastore_url, *SQL_BUGS[bug])
     with pytest.raises((AssertionError, pytest.fail.Exception, KeyError)):
         await nothing_again(metastore_url)
 

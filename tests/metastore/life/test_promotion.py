@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 from unittest.mock import AsyncMock
@@ -33,6 +33,7 @@ from load.postgres_servers import Servers, run
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import batch, file_of
 from tests.metastore.sessions import create, join, new_topic
+from tests.patch import Patch, Plant
 
 
 class Process:
@@ -248,7 +249,7 @@ async def test_what_a_killed_process_began_is_finished_by_the_next(
     assert await first.keeper.check() is LifeVerdict.CURRENT
 
 
-def _believes_what_it_found(patch: pytest.MonkeyPatch) -> None:
+def _believes_what_it_found(patch: Patch) -> None:
     """A planted bug: what is prepared counts for the life that the check found, although that has ended by then."""
     right = LifeKeeper._begin
 
@@ -256,16 +257,16 @@ def _believes_what_it_found(patch: pytest.MonkeyPatch) -> None:
         with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
             return await right(self, found, *given)
 
-    patch.setattr(LifeKeeper, "_begin", begin)
+    patch.replace(LifeKeeper, "_begin", begin)
 
 
 @pytest.mark.parametrize("bug", [None, _believes_what_it_found])
 async def test_a_process_that_is_late_begins_no_further_life(
-    world: World, monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None] | None
+    world: World, monkeypatch: pytest.MonkeyPatch, patch: Patch, bug: Plant | None
 ) -> None:
     """It found the life named and not begun, and prepares one after another process has begun it."""
     if bug is not None:
-        bug(monkeypatch)
+        bug(patch)
     await (await world.process("primary")).keeper.check()
     await asyncio.to_thread(world.servers.add_standby, "standby")
     await asyncio.to_thread(world.servers.promote, "standby")

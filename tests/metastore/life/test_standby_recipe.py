@@ -29,6 +29,7 @@ from headrace.storage.objects.memory import MemoryStore
 from load.postgres_servers import PATIENCE_SECONDS, Servers, ask, run
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "POSTGRES.md"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -79,14 +80,6 @@ def is_synchronous(servers: Servers) -> bool:
     return ask(servers.url("primary"), "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'") == (1,)
 
 
-def until(what: str, holds: object) -> None:
-    assert callable(holds)
-    give_up_at = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < give_up_at, what
-        time.sleep(0.02)
-
-
 async def until_waiting(url: str, task: asyncio.Task[object]) -> None:
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     while ask(url, WAITING) == (0,):
@@ -109,7 +102,7 @@ async def test_a_promotion_loses_nothing_that_was_acknowledged_while_the_standby
     add_standby(servers)
     primary = servers.url("primary")
     run_block(primary, "on the primary, once")
-    until("synchronous", lambda: is_synchronous(servers))
+    until(lambda: is_synchronous(servers), "synchronous")
     bucket = MemoryStore(ManualClock())
     store = await opened(servers, "primary", bucket)
     scene = await open_scene(store)
@@ -142,7 +135,7 @@ async def test_a_promotion_loses_nothing_that_was_acknowledged_while_the_standby
     await store.close()
     servers.start("standby_a")
     run_block(servers.url("standby_a"), "on the standby, before")
-    until("promoted", lambda: ask(servers.url("standby_a"), "SELECT pg_is_in_recovery()") == (False,))
+    until(lambda: ask(servers.url("standby_a"), "SELECT pg_is_in_recovery()") == (False,), "promoted")
     store = await opened(servers, "standby_a", bucket)
     promoted = Scene(store, scene.agent, scene.topic, scene.keys)
     assert await promoted.read() == [(0, 4)], "the file without an acknowledgement is lost"
@@ -159,7 +152,7 @@ async def test_a_promoted_copy_that_kept_the_setting_is_named_and_the_line_ends_
     run_block(primary, "on the primary, once")
     run(primary, f"ALTER ROLE {USER} SET synchronous_commit = on")
     start_copy(servers)
-    until("synchronous", lambda: is_synchronous(servers))
+    until(lambda: is_synchronous(servers), "synchronous")
     servers.crash("primary")
     copy = servers.url("standby_a")
     run(copy, "SELECT pg_promote(true, 120)")
@@ -172,7 +165,7 @@ async def test_a_promoted_copy_that_kept_the_setting_is_named_and_the_line_ends_
     for statement in block("on the primary, when").splitlines():
         assert statement in lines["commits"].to_do, "the doctor says the same as the page"
     run_block(copy, "on the primary, when")
-    until("a commit ends", lambda: ask(copy, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+    until(lambda: ask(copy, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"), "a commit ends")
     await _until_commits_end(store)
     await store.close()
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.metastore.api.commit import BatchOutcome, StagedBatch
-from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -23,7 +22,7 @@ from headrace.storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.restoring.restore_scenes import HOUR_MS, delete_restorably, keep_files
-from tests.metastore.sessions import Session, move_time
+from tests.metastore.sessions import Session, claim, move_time
 from tests.metastore.transactions.transaction_scenes import RECORDS, Producer
 
 ALL = 1 << 40
@@ -172,9 +171,7 @@ class History:
     async def janitor(self) -> None:
         """Take dead files, and delete them."""
         await self.raw.execute("DELETE FROM jobs")
-        await self.store.enqueue_jobs([NewJob("delete", "")])
-        job = await self.store.claim_job("test", ["delete"], lease_ms=HOUR_MS)
-        assert job is not None
+        job = await claim(self.store, "delete", lease_ms=HOUR_MS)
         life = (await self.store.janitor_state()).incarnation_id
         dead = await self.store.take_dead_files(job.token, life, limit=100)
         if self.rng.random() < 0.5:

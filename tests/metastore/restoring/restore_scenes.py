@@ -71,6 +71,12 @@ async def delete_restorably(scene: Scene) -> None:
     assert await scene.store.delete_topics(image.offset, [topic.topic_id], kept)
 
 
+async def delete_and_purge(scene: Scene) -> None:
+    """Delete the topic as an agent does, and do what housekeeping does then."""
+    await delete_restorably(scene)
+    await purge(scene)
+
+
 async def purge(scene: Scene, limit: int = 2) -> None:
     """Do what housekeeping does with deleted partitions, until it has nothing to do."""
     while await scene.store.purge_deleted_partitions(limit) or await scene.store.prune_removed_extents(limit):

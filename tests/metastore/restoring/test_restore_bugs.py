@@ -12,11 +12,9 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
 from tests.metastore.restoring import test_restored_records as records
 from tests.metastore.restoring import test_restored_topics as topics
-from tests.metastore.restoring.test_restored_topics import raw
 from tests.metastore.sessions import Session
 from tests.metastore.sql_sources import plant
 
-__all__ = ["raw"]
 Check = Callable[[PostgresMetastore, Session], Awaitable[None]]
 
 

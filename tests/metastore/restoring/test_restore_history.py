@@ -7,7 +7,7 @@ import pytest
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.restoring.restore_history import History
 from tests.metastore.sessions import session
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Trial
 
 BUGS = {
@@ -52,8 +52,5 @@ async def _run(url: str, store: PostgresMetastore, seed: int) -> None:
 
 @PLANTED.cases(BUGS)
 async def test_a_planted_bug_is_found(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    file, right, wrong = BUGS[bug]
-    for seed in trial.seeds():
-        async with throwaway.store(broken(file, [(right, wrong)])) as (url, store):
-            with trial.shown_by(Exception):
-                await _run(url, store, seed)
+    function, *texts = BUGS[bug]
+    await throwaway.look_for(trial, function, [texts], _run, Exception)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.life.numbers import epochs_of_life
 from headrace.metastore.log.loading import load_image
@@ -18,9 +18,15 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, appended, batch, open_scene
-from tests.metastore.restoring.restore_scenes import HOUR_MS, delete_restorably, keep_files, purge, restore
+from tests.metastore.restoring.restore_scenes import (
+    HOUR_MS,
+    delete_and_purge,
+    delete_restorably,
+    keep_files,
+    restore,
+)
 from tests.metastore.restoring.test_restored_records import move_back, remove
-from tests.metastore.sessions import Session, move_time, new_topic, rows, session, waiting
+from tests.metastore.sessions import Session, claim, move_time, new_topic, rows, session, waiting
 
 DAY_MS = 24 * HOUR_MS
 DEAD_MINUTES = 80
@@ -57,16 +63,13 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 
 async def janitor(store: PostgresMetastore) -> tuple[JobToken, Any]:
-    await store.enqueue_jobs([NewJob("delete", "")])
-    job = await store.claim_job("test", ["delete"], lease_ms=DAY_MS)
-    assert job is not None
+    job = await claim(store, "delete", lease_ms=DAY_MS)
     return job.token, (await store.janitor_state()).incarnation_id
 
 
 async def after_the_delay(scene: Scene, raw: Session) -> None:
     """All files are dead for longer than the delay, and the topic is being restored since before that."""
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     await move_time(raw, DEAD_MINUTES * 60)
     await raw.execute("UPDATE restorable_topics SET restoring_until = wall_time() + interval '1 minute'")
 
@@ -149,8 +152,7 @@ class TestClients:
     @pytest.fixture
     async def call(self, scene: Scene) -> Sequence[Any]:
         """The arguments of the last call of a restore."""
-        await delete_restorably(scene)
-        await purge(scene)
+        await delete_and_purge(scene)
         number = scene.topic.topic_number
         while (await scene.store.revive_topic(number, limit=100)).outcome is RestoreOutcome.UNFINISHED:
             pass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.read import ExtentQuery, FeedKind, OffsetKind, OffsetQuery
@@ -17,24 +15,17 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.restoring.restore_scenes import (
     DELAY,
     HOUR_MS,
+    delete_and_purge,
     delete_restorably,
     keep_files,
-    purge,
     restore,
     rows_of,
 )
-from tests.metastore.sessions import Session, move_time, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, move_time, rows, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import aborts, open_transactions, read
 
 DONE = RestoreOutcome.DONE
 FILES = 10
-
-
-@pytest.fixture
-async def raw(metastore_url: str) -> AsyncIterator[Session]:
-    """A session of the test's own."""
-    async with session(metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -265,8 +256,7 @@ async def test_refusals(scene: Scene, raw: Session) -> None:
 async def test_records_removed_before_a_deletion_come_back_after_the_topic(scene: Scene, raw: Session) -> None:
     before = await rows_of(raw, scene)
     await remove(scene, 20)
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     await restore(scene)
     assert await start_of(scene) == 20
     await move_back(scene)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
@@ -18,6 +16,7 @@ from tests.metastore.commit_scenes import Scene, appended, batch, open_scene
 from tests.metastore.restoring.restore_scenes import (
     DELAY,
     HOUR_MS,
+    delete_and_purge,
     delete_restorably,
     keep_files,
     nothing_is_left,
@@ -25,7 +24,7 @@ from tests.metastore.restoring.restore_scenes import (
     restore,
     rows_of,
 )
-from tests.metastore.sessions import Session, create, delete, move_time, new_topic, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, create, delete, move_time, new_topic, rows, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import (
     RECORDS,
     Producer,
@@ -38,13 +37,6 @@ from tests.metastore.transactions.transaction_scenes import (
 )
 
 DONE = TransactionVerdict.DONE
-
-
-@pytest.fixture
-async def raw(metastore_url: str) -> AsyncIterator[Session]:
-    """A session of the test's own."""
-    async with session(metastore_url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -90,8 +82,7 @@ async def test_a_restored_topic_is_what_was_deleted(scene: Scene, raw: Session, 
 
 async def test_producers_and_groups_go_on(scene: Scene) -> None:
     """No duplicate and no gap: the state of producers stays under the key."""
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     await restore(scene)
     (found,) = await scene.store.fetch_offsets("readers", scene.keys[:1])
     assert (found.partition_key, found.offset) == (scene.keys[0], 12)
@@ -117,16 +108,14 @@ async def test_it_comes_back_under_another_name(scene: Scene, raw: Session) -> N
 async def test_it_can_be_deleted_and_restored_again(scene: Scene, raw: Session) -> None:
     before = await rows_of(raw, scene)
     for _ in range(2):
-        await delete_restorably(scene)
-        await purge(scene)
+        await delete_and_purge(scene)
         await restore(scene)
     assert await rows_of(raw, scene) == before
     assert set(scene.topic.leader_epochs) == {2}
 
 
 async def test_after_the_delay_nothing_is_kept(scene: Scene, raw: Session) -> None:
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     (kept,) = await scene.store.restorable_topics()
     assert (kept.until_ms, kept.record_count, kept.size_bytes) == (kept.deleted_ms + HOUR_MS, 80, 1_600)
     await move_time(raw, HOUR_MS / 1000 + 60)
@@ -144,8 +133,7 @@ async def test_after_the_delay_nothing_is_kept(scene: Scene, raw: Session) -> No
 async def test_the_clusters_delay_decides(scene: Scene, value: int | None) -> None:
     """Without a value no file is deleted, so a topic can be restored until there is one."""
     await set_for_cluster(scene.store, DELAY, value)
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     assert [topic.until_ms for topic in await scene.store.restorable_topics()] == ([] if value == 0 else [None])
 
 
@@ -167,8 +155,7 @@ async def test_a_topic_that_an_earlier_agent_deleted_is_removed_at_once(scene: S
 
 async def test_a_file_that_is_being_deleted_stops_the_restore(scene: Scene, raw: Session) -> None:
     """And nothing of the topic is seen; what was put back is removed again a minute later."""
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     await raw.execute(
         "UPDATE segment_files SET state = 2 WHERE file_id IN (SELECT file_id FROM removed_extents LIMIT 1)"
     )
@@ -181,8 +168,7 @@ async def test_a_file_that_is_being_deleted_stops_the_restore(scene: Scene, raw:
 
 async def test_an_abandoned_restore_is_removed_again(scene: Scene, raw: Session) -> None:
     before = await rows_of(raw, scene)
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     emptied = await rows_of(raw, scene)
     assert (await scene.store.revive_topic(scene.topic.topic_number, limit=3)).outcome is RestoreOutcome.UNFINISHED
     assert await scene.store.purge_deleted_partitions(10) == 0, "not within a minute"
@@ -212,8 +198,7 @@ async def test_a_repeated_call_does_nothing(scene: Scene) -> None:
 
 @pytest.mark.slow
 async def test_it_does_not_appear_before_all_of_it_is_back(scene: Scene) -> None:
-    await delete_restorably(scene)
-    await purge(scene)
+    await delete_and_purge(scene)
     (kept,) = await scene.store.restorable_topics()
     await scene.store.revive_topic(kept.topic_number, limit=3)
     head = await scene.store.metadata_head()
@@ -246,8 +231,7 @@ class TestTransactions:
     @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=pytest.mark.slow)])
     async def test_one_that_is_open_still_goes_on(self, producer: Producer, commits: bool) -> None:
         scene = producer.scene
-        await delete_restorably(scene)
-        await purge(scene)
+        await delete_and_purge(scene)
         await restore(scene)
         assert (await read(scene)).first_open_offset == 0
         begun = producer.who
@@ -259,8 +243,7 @@ class TestTransactions:
     @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=pytest.mark.slow)])
     async def test_one_that_has_ended_is_aborted(self, producer: Producer, commits: bool, raw: Session) -> None:
         scene, begun = producer.scene, producer.who
-        await delete_restorably(scene)
-        await purge(scene)
+        await delete_and_purge(scene)
         await producer.end(commits=commits)
         await restore(scene)
         found = await read(scene)
@@ -295,8 +278,7 @@ class TestTransactions:
     async def test_one_that_was_aborted_before_stays_so(self, producer: Producer) -> None:
         await producer.end(commits=False)
         before = await read(producer.scene)
-        await delete_restorably(producer.scene)
-        await purge(producer.scene)
+        await delete_and_purge(producer.scene)
         await restore(producer.scene)
         assert await read(producer.scene) == before
 

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 TEXT = Path(__file__).parents[2] / "data" / "lifecycle_scenarios.txt"
-NO_MESSAGE = ("-", "")
 _TIME = re.compile(r"T\d+(\+24Hour)?")
 _EXPECTED = re.compile(r"(Audit topic|Compacted topic|Cache result): *(.*)")
 _STATE = re.compile(r"(abc123:\S+) *→ *(FINISHED|null) *\(([^)]*)\)|(abc123:\S+) *= *(FINISHED)")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
@@ -12,7 +10,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import marker_of
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
-from tests.metastore.sessions import session
+from tests.metastore.sessions import Session
 from tests.metastore.transactions.transaction_scenes import RECORDS, Producer, read
 
 DONE = TransactionVerdict.DONE
@@ -20,12 +18,11 @@ REFUSED = [(BatchOutcome.INVALID_TXN_STATE, -1)]
 
 
 @pytest.fixture
-async def scene(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[HalvingScene]:
+async def scene(metastore: PostgresMetastore, raw: Session) -> HalvingScene:
     """A topic that doubled from two partitions to four."""
-    async with session(metastore_url) as raw:
-        scene = await open_halving_scene(metastore, raw)
-        await scene.double()
-        yield scene
+    scene = await open_halving_scene(metastore, raw)
+    await scene.double()
+    return scene
 
 
 async def send_to_alias(producer: Producer, scene: HalvingScene) -> list[tuple[BatchOutcome, int]]:

@@ -10,12 +10,10 @@ import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
-from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.sql_sources import Throwaway
 from tests.metastore.transactions.transaction_interleavings import Impossible, played
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import seeds
-
-ROUNDS = 12
 
 BUGS: dict[str, tuple[str, str, str]] = {
     "a marker lands one offset early": (
@@ -83,7 +81,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
 async def test_what_is_left_is_a_history_of_transactions(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
-    await played(metastore, metastore_url, seed, ROUNDS)
+    await played(metastore_url, metastore, seed)
 
 
 PLANTED = PlantedBugs("interleavings of transactions", most=100, is_race=True)
@@ -91,8 +89,5 @@ PLANTED = PlantedBugs("interleavings of transactions", most=100, is_race=True)
 
 @PLANTED.cases(BUGS)
 async def test_a_planted_bug_is_caught(bug: str, trial: Trial, throwaway: Throwaway) -> None:
-    name, sound, wrong = BUGS[bug]
-    for seed in trial.seeds():
-        async with throwaway.store(broken(name, [(sound, wrong)])) as (url, store):
-            with trial.shown_by(Impossible, CorruptError):
-                await played(store, url, seed, ROUNDS)
+    function, *texts = BUGS[bug]
+    await throwaway.look_for(trial, function, [texts], played, Impossible, CorruptError)

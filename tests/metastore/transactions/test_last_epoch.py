@@ -22,8 +22,8 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import open_scene
-from tests.metastore.sessions import move_time, rows, session
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sessions import Session, move_time, rows, session
+from tests.metastore.sql_sources import plant
 from tests.metastore.transactions.transaction_scenes import Producer, claimed_group, read
 
 HEALING = "0044_open_transactions_have_epochs"
@@ -96,21 +96,22 @@ async def test_no_transaction_begins_under_the_epoch_that_fences(
 
 
 async def test_an_agent_of_the_release_before_cannot_begin_one_either(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, metastore_url: str, raw: Session
 ) -> None:
     producer = await fenced(metastore, metastore_url)
     (found,) = await metastore.find_transactions(["used up"])
-    async with session(metastore_url) as raw:
-        with pytest.raises(psycopg.errors.CheckViolation, match="transactions_open_epoch"):
-            await raw.execute(
-                "SELECT write_transaction('used up', %s, %s, 32767::smallint, 1::smallint, 1, -1, -1::smallint,"
-                " '{}', '{}')",
-                [found.version, producer.who.producer_id],
-            )
+    with pytest.raises(psycopg.errors.CheckViolation, match="transactions_open_epoch"):
+        await raw.execute(
+            "SELECT write_transaction('used up', %s, %s, 32767::smallint, 1::smallint, 1, -1, -1::smallint,"
+            " '{}', '{}')",
+            [found.version, producer.who.producer_id],
+        )
 
 
 @pytest.mark.requirement("X1")
-async def test_a_migration_ends_those_that_are_open(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_migration_ends_those_that_are_open(
+    metastore: PostgresMetastore, metastore_url: str, raw: Session
+) -> None:
     producer = await fenced(metastore, metastore_url)
     await opened_by_the_release_before(producer, metastore_url)
     victim = Producer(producer.scene, "victim")
@@ -118,11 +119,8 @@ async def test_a_migration_ends_those_that_are_open(metastore: PostgresMetastore
     await victim.send(1)
     await healed(metastore_url)
     assert await metastore.fetch_offsets("g", None) == []
-    async with session(metastore_url) as raw:
-        await move_time(raw, 3 * LATE_SECONDS)
-        assert await rows(raw, "SELECT state, producer_epoch FROM transactions WHERE begun_at IS NULL") == [
-            (5, FENCING)
-        ]
+    await move_time(raw, 3 * LATE_SECONDS)
+    assert await rows(raw, "SELECT state, producer_epoch FROM transactions WHERE begun_at IS NULL") == [(5, FENCING)]
     assert await ends_of(metastore) == 0
     assert (await read(producer.scene, 1)).first_open_offset == NONE_OPEN
     assert await begins_a_life(metastore) == 1
@@ -148,18 +146,14 @@ async def opened_again(producer: Producer, url: str) -> None:
 
 
 async def test_the_planted_bug_stops_a_life(metastore: PostgresMetastore, metastore_url: str) -> None:
-    right = "(least(v_open.producer_epoch, 32766) + 1)"
-    source = source_of("forget_transactions")
-    assert right in source
     producer = await fenced(metastore, metastore_url)
     await opened_by_the_release_before(producer, metastore_url)
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(right, "(v_open.producer_epoch + 1)").encode())
+    epoch = "(least(v_open.producer_epoch, 32766) + 1)"
+    plant(metastore_url, "forget_transactions", epoch, "(v_open.producer_epoch + 1)")
     with pytest.raises(InvalidError, match="smallint out of range"):
         await begins_a_life(metastore)
 
 
-async def test_markers_of_the_last_epoch_are_found(metastore: PostgresMetastore, metastore_url: str) -> None:
-    async with session(metastore_url) as raw:
-        query = "SELECT markers_in_log(%s, '{0}', '{0}', '{1}', '{32767}', '{true}')"
-        assert await rows(raw, query, "{00000000-0000-0000-0000-000000000001}") == [(False,)]
+async def test_markers_of_the_last_epoch_are_found(metastore: PostgresMetastore, raw: Session) -> None:
+    query = "SELECT markers_in_log(%s, '{0}', '{0}', '{1}', '{32767}', '{true}')"
+    assert await rows(raw, query, "{00000000-0000-0000-0000-000000000001}") == [(False,)]

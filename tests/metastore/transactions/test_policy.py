@@ -31,7 +31,7 @@ from tests.planted import PlantedBugs, Trial
 from tests.seeds import examples
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
-UNKNOWN, INVALID = TransactionVerdict.UNKNOWN_PRODUCER, TransactionVerdict.INVALID_STATE
+INVALID = TransactionVerdict.INVALID_STATE
 TIMEOUT_MS = 1_000
 
 LENGTH = 30

@@ -19,7 +19,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import Marker
 from headrace.storage.errors import FencedError
 from tests.metastore.commit_scenes import appended, batch
-from tests.metastore.sessions import delete, join, move_time, rows, session, set_for_cluster
+from tests.metastore.sessions import Session, delete, join, move_time, rows, set_for_cluster
 from tests.metastore.transactions.transaction_scenes import (
     RECORDS,
     TIMEOUT_MS,
@@ -218,13 +218,12 @@ async def test_offsets_need_the_group_in_the_transaction_and_its_coordinator(met
 
 
 async def test_a_late_transaction_is_aborted_once_and_its_producer_fenced(
-    metastore: PostgresMetastore, metastore_url: str
+    metastore: PostgresMetastore, raw: Session
 ) -> None:
     producer = await open_transactions(metastore, 1)
     await producer.send(0)
     assert (await metastore.open_transactions(10))[2:] == (0, [])
-    async with session(metastore_url) as clock:
-        await move_time(clock, TIMEOUT_MS / 1000 + 1)
+    await move_time(raw, TIMEOUT_MS / 1000 + 1)
     count, oldest_ms, late_count, (late,) = await metastore.open_transactions(10)
     assert (count, late_count) == (1, 1)
     assert oldest_ms > TIMEOUT_MS
@@ -239,19 +238,18 @@ async def test_a_late_transaction_is_aborted_once_and_its_producer_fenced(
     assert await producer.send(0) == appended(RECORDS + 1)
 
 
-async def test_a_transaction_survives_its_deleted_topic(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_transaction_survives_its_deleted_topic(metastore: PostgresMetastore, raw: Session) -> None:
     producer = await open_transactions(metastore, 1)
     await producer.send(0)
     await delete(metastore, producer.scene.topic.topic_id)
     assert await producer.end() is DONE
     while await metastore.purge_deleted_partitions(100):
         pass
-    async with session(metastore_url) as auditor:
-        for table in ("extents", "transaction_partitions", "aborted_transactions", "pending_offsets"):
-            assert await rows(auditor, f"SELECT count(*) FROM {table}") == [(0,)], table
+    for table in ("extents", "transaction_partitions", "aborted_transactions", "pending_offsets"):
+        assert await rows(raw, f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
-async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresMetastore, raw: Session) -> None:
     """At once, if nothing is kept for a restore."""
     await set_for_cluster(metastore, "file.delete.delay.ms", 0)
     producer = await open_transactions(metastore, 1)
@@ -260,12 +258,11 @@ async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresM
         await producer.end(commits=False)
     (key,) = producer.scene.keys
     await metastore.move_log_starts([LogStartTarget(key, RECORDS + 1)], max_extents=100)
-    async with session(metastore_url) as auditor:
-        kept = await rows(auditor, "SELECT first_offset FROM aborted_transactions")
+    kept = await rows(raw, "SELECT first_offset FROM aborted_transactions")
     assert kept == [(RECORDS + 1,)]
 
 
-async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMetastore, raw: Session) -> None:
     """DeleteRecords up to the high watermark: nothing waits, and its rows go with the log start, unless they are kept
     for a restore.
     """
@@ -285,9 +282,8 @@ async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMet
     assert await metastore.markers_in_log([ended.outcome]) == [True]
     await metastore.move_log_starts([LogStartTarget(key, found.high_watermark)], max_extents=100)
     assert await metastore.markers_in_log([ended.outcome]) == [False]
-    async with session(metastore_url) as auditor:
-        for table in ("aborted_transactions", "transaction_partitions", "extents"):
-            assert await rows(auditor, f"SELECT count(*) FROM {table}") == [(0,)], table
+    for table in ("aborted_transactions", "transaction_partitions", "extents"):
+        assert await rows(raw, f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
 async def test_what_is_known_of_a_transaction(metastore: PostgresMetastore) -> None:
@@ -323,7 +319,7 @@ async def test_another_agent_may_commit_the_next_batch(metastore: PostgresMetast
     assert await producer.send(0) == appended(RECORDS)
 
 
-async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetastore, raw: Session) -> None:
     """Never one with an open transaction, and no more than asked for."""
     idle = await open_transactions(metastore, 1)
     scene = idle.scene
@@ -335,8 +331,7 @@ async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetasto
         await producer.init()
     await busy.send(0)
     assert await metastore.expire_transactional_ids(1_000, 10) == 0
-    async with session(metastore_url) as clock:
-        await move_time(clock, 2)
+    await move_time(raw, 2)
     assert [await metastore.expire_transactional_ids(1_000, 3) for _ in range(3)] == [3, 1, 0]
     assert [found.transactional_id for found in await metastore.find_transactions()] == ["busy"]
     assert await idle.send(0) == [(BatchOutcome.UNKNOWN_PRODUCER, -1)]

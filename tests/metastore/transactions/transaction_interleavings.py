@@ -39,6 +39,7 @@ from tests.metastore.transactions.transaction_scenes import (
 
 PARTITIONS = 4
 GROUP = "g"
+ROUNDS = 12
 
 
 class Impossible(AssertionError):
@@ -273,7 +274,7 @@ class TransactionHistory:
             raise Impossible(f"offsets of the group: {stored} possible={possible}")
 
 
-async def played(store: PostgresMetastore, url: str, seed: int, rounds: int) -> None:
+async def played(url: str, store: PostgresMetastore, seed: int, rounds: int = ROUNDS) -> None:
     """A history of so many rounds; Impossible names its seed."""
     async with Sessions(url) as sessions:
         history = TransactionHistory(store, sessions, seed)
