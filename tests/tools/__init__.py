@@ -80,7 +80,7 @@ def _build_franz_go_tests() -> None:
 
 
 def _install_versitygw() -> None:
-    _build_go("go", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW)
+    _build_go("go", "./s3-server", VERSITYGW)
 
 
 def _install_s3_programs() -> None:
