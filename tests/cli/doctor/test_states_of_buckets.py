@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
@@ -25,7 +24,7 @@ from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from load.self_signed import write_certificate
 from tests.cli.doctor.world import Line, ShiftedClock, lines
-from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, SECRET_KEY, find_versitygw, running_server
+from tests.fixtures_s3 import ACCESS_KEY, BUCKET, NO_SERVER, find_versitygw, running_server
 from tests.scripted_http import Exchange, ScriptedServer
 from tests.torture.small_disk import SmallDisk, why_missing
 
@@ -44,12 +43,9 @@ def endpoint(aws_credentials: None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="headrace-s3-") as name:
         accounts = Path(name) / "accounts"
         accounts.mkdir()
-        options = ("--iam-dir", str(accounts), "--iam-cache-disable")
+        options = ("--iam-dir", str(accounts), "--iam-cache-disable", "--user", f"{USER}:{USER_SECRET}")
         with running_server(program, Path(name), options) as port:
             url = f"http://127.0.0.1:{port}"
-            admin = ["admin", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--endpoint-url", url]
-            user = ["create-user", "--access", USER, "--secret", USER_SECRET, "--role", "user"]
-            subprocess.run([program, *admin, *user], check=True, capture_output=True)
             owner(url).create_bucket(Bucket=BUCKET)
             yield url
 

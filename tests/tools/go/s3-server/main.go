@@ -10,8 +10,10 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
@@ -34,6 +36,7 @@ func main() {
 	flag.StringVar(&config.VirtualDomain, "virtual-domain", "", "")
 	flag.StringVar(&config.IAMDir, "iam-dir", "", "")
 	flag.BoolVar(&config.IAMCacheDisable, "iam-cache-disable", false, "")
+	user := flag.String("user", "", "NAME:SECRET of a user of --iam-dir without any right")
 	flag.Parse()
 	config.Ports = []string{*port}
 	store := flag.NewFlagSet("posix", flag.ExitOnError)
@@ -48,6 +51,15 @@ func main() {
 	objects, err := posix.New(store.Arg(0), attributes, posix.PosixOpts{SideCarDir: *sidecar, Concurrency: 5_000, CopyObjectThreshold: 5 << 30})
 	if err != nil {
 		log.Fatal(err)
+	}
+	if name, secret, named := strings.Cut(*user, ":"); named {
+		users, err := auth.New(config.IamOpts())
+		if err == nil {
+			err = users.CreateAccount(auth.Account{Access: name, Secret: secret, Role: auth.RoleUser})
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
 	context, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
