@@ -6,7 +6,6 @@ Invariant: leaving the context ends the process that was started, by its id.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from types import TracebackType
 import boto3
 
 from headrace.config.free_ports import free_ports
-from tests.tools.installing import TOOLS
+from tests.tools import VERSITYGW
 
 BUCKET = "torture"
 CREDENTIALS = {
@@ -33,7 +32,7 @@ class S3Server:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         (self.port,) = free_ports(1)
-        program = shutil.which("versitygw", path=f"{os.environ.get('PATH', '')}{os.pathsep}{TOOLS / 'bin'}")
+        program = str(VERSITYGW) if VERSITYGW.exists() else None
         self.name = "versitygw" if program else "moto"
         if program:
             data, sidecar = directory / "s3-data", directory / "s3-sidecar"
