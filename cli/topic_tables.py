@@ -21,7 +21,7 @@ from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.config.table_configs import APPEND, UPSERT, default_name
+from headrace.config.table_configs import APPEND, UPSERT, VALUE_FORMATS, default_name
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _add_definition(creating: argparse.ArgumentParser) -> None:
     creating.add_argument(
         "--value-format",
         default="binary",
-        choices=("binary", "registry", "json", "avro", "json-schema"),
+        choices=VALUE_FORMATS,
         help="binary (default): one column; registry: Avro or JSON in Confluent's wire format; json: columns are what"
         " is there; avro, json-schema: values of --schema-file",
     )

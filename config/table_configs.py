@@ -34,6 +34,8 @@ _TOP_COLUMN = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
 INTERVAL_MS_MIN = 100
 _TABLE_NAME = re.compile(r"[\w-]{1,200}", re.ASCII)
+BINARY, REGISTRY, JSON, AVRO, JSON_SCHEMA = VALUE_FORMATS = ("binary", "registry", "json", "avro", "json-schema")
+"""How values become columns (tables/values/formats.py)."""
 _WITH_FILE = "the schema is in a file: `headrace tables create --schema-file`"
 
 
@@ -130,8 +132,8 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
     ),
     VALUE_FORMAT: ConfigDefinition(
         "binary", "string", "How values become columns, as for `headrace tables create`. Fixed while table.enable is"
-        " true.", allowed=("binary", "registry", "json", "avro", "json-schema"),
-        refused={"avro": _WITH_FILE, "json-schema": _WITH_FILE},
+        " true.", allowed=VALUE_FORMATS,
+        refused=dict.fromkeys((AVRO, JSON_SCHEMA), _WITH_FILE),
     ),
 }  # fmt: skip
 FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY, MODE, KEY_COLUMNS)

@@ -24,7 +24,7 @@ from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
 from headrace.config.shown import without_logins, without_secrets
-from headrace.config.table_configs import DEAD_LETTERS_SUFFIX, why_reserved
+from headrace.config.table_configs import BINARY, DEAD_LETTERS_SUFFIX, why_reserved
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, ThrottledError, UnavailableError
 from headrace.tables.errors import ForeignTableError, NameTakenError, RefusedError, TableError
@@ -32,7 +32,6 @@ from headrace.tables.keys import key_paths, keyed_layout, keyed_schema
 from headrace.tables.layout import layout_of, terms_of
 from headrace.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA
 from headrace.tables.state import (
-    BINARY,
     CLUSTER_ID,
     DEAD_LETTERS_OF,
     DECLARED,

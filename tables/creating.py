@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.config.config_definition import list_items
-from headrace.config.table_configs import MODE, RECORD_KEY, UPSERT, why_no_key_column
+from headrace.config.table_configs import BINARY, MODE, RECORD_KEY, UPSERT, why_no_key_column
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.scan.cluster import ScannedCluster
@@ -22,7 +22,7 @@ from headrace.tables.catalog import TableCatalog, dead_letters_of
 from headrace.tables.commit.appending import Append, append
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.log.ranges import EARLIEST, LATEST, start_positions, start_timestamp
-from headrace.tables.state import BINARY, Definition
+from headrace.tables.state import Definition
 from headrace.tables.values.formats import require_format
 from headrace.tables.values.open import Tolerance
 

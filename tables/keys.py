@@ -18,10 +18,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
 
-from headrace.config.table_configs import RECORD_KEY
+from headrace.config.table_configs import BINARY, RECORD_KEY
 from headrace.scan.errors import OptionError
 from headrace.tables.layout import terms_of
-from headrace.tables.state import BINARY, Definition
+from headrace.tables.state import Definition
 from headrace.tables.values.columns import KAFKA
 
 BUCKETS = 16

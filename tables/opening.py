@@ -9,8 +9,9 @@ from __future__ import annotations
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from headrace.config.table_configs import BINARY
 from headrace.tables.keyed.opener import KeyedOpener
-from headrace.tables.state import BINARY, Definition
+from headrace.tables.state import Definition
 from headrace.tables.values.formats import ValueFormats
 from headrace.tables.values.open import ValueOpener
 

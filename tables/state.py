@@ -23,15 +23,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.config.table_configs import APPEND, RECORD_KEY, UPSERT
+from headrace.config.table_configs import APPEND, BINARY, RECORD_KEY, UPSERT
 from headrace.tables.errors import TableError
 
 CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
 START, PROGRESS, OFFSETS, PAUSED = "headrace.start", "headrace.progress", "headrace.offsets", "headrace.paused"
 OFFSETS_IN, MANIFEST_LIST = "headrace.offsets-in", "manifest-list"
 VALUE_FORMAT, VALUE_SCHEMA = "headrace.value-format", "headrace.value-schema"
-BINARY = "binary"
-"""The format of a table without a schema."""
 TOLERANCE = "headrace.errors-tolerance"
 DECLARED = "headrace.declared"
 """What the topic's configs said when they made the table (declaration.py); `headrace tables create` sets none."""

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.config.table_configs import RECORD_KEY
+from headrace.config.table_configs import BINARY, RECORD_KEY
 from headrace.tables.keyed.merging import PLACE, changes_of
 from headrace.tables.keys import column_at, joined_keys, key_paths
-from headrace.tables.state import BINARY, Definition, OffsetGap, ranges_of
+from headrace.tables.state import Definition, OffsetGap, ranges_of
 from headrace.tables.values.columns import KAFKA
 from headrace.tables.values.open import DEAD_RANGES_MAX, Cut, Tolerance, ValueOpener, kafka_struct
 

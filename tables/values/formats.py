@@ -18,8 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.config.table_configs import AVRO, JSON, JSON_SCHEMA, REGISTRY, VALUE_FORMATS
 from headrace.scan.errors import OptionError
-from headrace.tables.state import BINARY, Definition
+from headrace.tables.state import Definition
 from headrace.tables.values.apart.opener import ApartOpener
 from headrace.tables.values.apart.process import OpeningPool
 from headrace.tables.values.avro import AvroSchema
@@ -28,8 +29,6 @@ from headrace.tables.values.inferred import InferredJson
 from headrace.tables.values.json_schema import JsonSchema
 from headrace.tables.values.open import ChunkOpener, Tolerance, ValueFormat, ValueOpener
 
-REGISTRY, JSON, AVRO, JSON_SCHEMA = "registry", "json", "avro", "json-schema"
-FORMATS = (BINARY, REGISTRY, JSON, AVRO, JSON_SCHEMA)
 WITH_FILE = (AVRO, JSON_SCHEMA)
 
 
@@ -100,15 +99,13 @@ class ValueFormats:
 
 
 def _opened(name: str, schema: str) -> ValueFormat:
-    match name:
-        case "json":
-            return InferredJson()
-        case "avro":
-            return GivenSchema(AvroSchema("the table's schema", schema))
-        case "json-schema":
-            return GivenSchema(JsonSchema("the table's schema", schema))
-        case _:
-            raise OptionError(f"unknown value format: {name}: there are {', '.join(FORMATS)}")
+    if name == JSON:
+        return InferredJson()
+    if name == AVRO:
+        return GivenSchema(AvroSchema("the table's schema", schema))
+    if name == JSON_SCHEMA:
+        return GivenSchema(JsonSchema("the table's schema", schema))
+    raise OptionError(f"unknown value format: {name}: there are {', '.join(VALUE_FORMATS)}")
 
 
 def require_format(definition: Definition, *, has_file: bool) -> pa.StructType | None:
@@ -116,8 +113,8 @@ def require_format(definition: Definition, *, has_file: bool) -> pa.StructType |
     has one too many, or for a tolerance that does not exist; SchemaError for a file that is no schema.
     """
     name = definition.value_format
-    if name not in FORMATS:
-        raise OptionError(f"unknown value format: {name}: there are {', '.join(FORMATS)}")
+    if name not in VALUE_FORMATS:
+        raise OptionError(f"unknown value format: {name}: there are {', '.join(VALUE_FORMATS)}")
     if has_file != (name in WITH_FILE):
         raise OptionError(f"a schema file {'is needed for' if name in WITH_FILE else 'does not fit'} {name}")
     if definition.tolerance not in {each.value for each in Tolerance}:
