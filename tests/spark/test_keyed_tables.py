@@ -203,7 +203,7 @@ async def test_what_was_rolled_back_is_merged_again(world: ScanWorld, tables: Ta
     assert (await merge(tables)).condition is Condition.STOPPED
     cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
     command = OpenTables(cluster, tables.catalog, CatalogAddress("test", NAMESPACE, {}))
-    look = await command._look("orders")
+    look = await command.look("orders")
     lost = AppendStep({}, (), (Ahead(0, 9, 5),))
     with pytest.raises(OptionError, match="cannot go back: the rows that it replaced are gone"):
         await command._continue(replace(look, step=lost), Choice.LOG)
