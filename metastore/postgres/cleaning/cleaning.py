@@ -14,6 +14,7 @@ import numpy as np
 from headrace.metastore.api.cleaning import (
     CleanablePartition,
     CleanedPartition,
+    CleaningApi,
     CleaningQuery,
     CleaningState,
     FlushedPart,
@@ -23,7 +24,8 @@ from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, Swap
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.compaction.compaction import swap_outcomes, swap_parameters
 from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_aborted, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
 _DESCRIBE_CLEANING = Statement("describe_cleaning", writes=False)
 _ROLL_PARTITIONS = Statement("roll_partitions", writes=True)
@@ -31,16 +33,15 @@ _PARTS_TO_CLEAN = Statement("find_parts_to_clean", writes=False)
 _ABORTED_RANGES = Statement("aborted_ranges", writes=False)
 _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
-_MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
 _PARTS_IN_FILES = Statement("parts_in_files", writes=False)
 _FLUSHED_FILES = Statement("flushed_files_of_parts", writes=False)
 _FILES_OF_PARTS = Statement("files_of_parts", writes=False)
 
 
-class PostgresCleaning:
+class PostgresCleaning(PostgresNoun):
     """Implements metastore.api.cleaning.CleaningApi."""
 
-    pool: Pool
+    mark_uncleanable = calls(CleaningApi.mark_uncleanable, writes=True, key="partition_key")
 
     async def describe_cleaning(self, queries: Sequence[CleaningQuery]) -> tuple[int, list[CleaningState]]:
         queries = list(queries)
@@ -117,9 +118,6 @@ class PostgresCleaning:
             horizon_ms=cleaned.horizon_ms,
         )
         return bool(is_done)
-
-    async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
-        await _MARK_UNCLEANABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, key=partition_key, why=why)
 
     async def parts_in_files(self, ends: Sequence[tuple[int, int]], file_ids: Sequence[uuid.UUID]) -> set[int]:
         rows = await _PARTS_IN_FILES.rows(self.pool, **_parts(ends), file_ids=pack_uuids(file_ids))

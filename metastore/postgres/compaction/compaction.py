@@ -23,7 +23,8 @@ from headrace.metastore.api.compaction import (
 )
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import NotFoundError
 from headrace.storage.file_id import born_ms
 
@@ -36,10 +37,8 @@ _FROM_THE_START = uuid.UUID(int=0)
 _SCANNED_LEVEL = 2
 
 
-class PostgresCompaction:
+class PostgresCompaction(PostgresNoun):
     """Implements metastore.api.compaction.CompactionApi."""
-
-    pool: Pool
 
     async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
         rows = await _WAITING_FILES.rows(self.pool, scan_from=scan_from, limit=limit)

@@ -6,33 +6,34 @@ Invariant: each call is one statement, and what it changes is fenced by the job'
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage, ListedDamage, RepairSource
+from headrace.metastore.api.damage import DamageApi, DamagedExtent, DamageKind, FoundDamage, ListedDamage
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _MARK_DAMAGED = Statement("mark_damaged", writes=True)
 _DAMAGED_PARTS = Statement("damaged_parts", writes=False)
 _NOTE_DAMAGE = Statement("note_damage", writes=True)
-_CLEAR_DAMAGE = Statement("clear_damage", writes=True)
 _LIST_DAMAGE = Statement("list_damage", writes=False)
-_REPAIR_SOURCES = Statement("repair_sources", writes=False)
 
 WHY_CHARACTERS = 500
 """The most characters of a reason, as it is stored."""
 
 
-class PostgresDamage:
+class PostgresDamage(PostgresNoun):
     """Implements metastore.api.damage.DamageApi."""
 
-    pool: Pool
+    clear_damage = calls(DamageApi.clear_damage, writes=True)
+    repair_sources = calls(
+        DamageApi.repair_sources, writes=False, file_id="damaged.file_id", key="damaged.partition_key"
+    )
 
     async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
         if not extents:
@@ -72,17 +73,8 @@ class PostgresDamage:
             last_damaged=pack_int8(np.array([one.last_offset for one in found])),
         )
 
-    async def clear_damage(self, file_id: uuid.UUID, position: int) -> None:
-        await _CLEAR_DAMAGE.row(self.pool, file_id=file_id, position=position)
-
     async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
         return await list_damage(self.pool, limit)
-
-    async def repair_sources(self, damaged: Extent, first: int, last: int, limit: int) -> list[RepairSource]:
-        rows = await _REPAIR_SOURCES.rows(
-            self.pool, file_id=damaged.file_id, key=damaged.partition_key, first=first, last=last, limit=limit
-        )
-        return [RepairSource(*row) for row in rows]
 
 
 async def list_damage(pool: Pool, limit: int) -> tuple[list[ListedDamage], int]:

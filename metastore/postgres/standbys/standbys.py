@@ -11,6 +11,7 @@ import asyncio
 from contextlib import suppress
 
 from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
+from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -19,11 +20,8 @@ _PROBE_COMMIT = Statement("probe_commit", writes=True, in_any_life=True)
 _STANDBY_STATE = Statement("standby_state", writes=False)
 
 
-class PostgresStandbys:
+class PostgresStandbys(PostgresNoun):
     """Implements StandbyApi."""
-
-    pool: Pool
-    readers: Pool
 
     async def probe_commit(self) -> None:
         try:
