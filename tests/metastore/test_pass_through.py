@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, assert_type
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -17,18 +17,7 @@ from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
-
-if TYPE_CHECKING:
-
-    async def what_mypy_sees(store: PostgresMetastore) -> None:
-        """The operation of the Protocol: nothing of it is Any, and another argument is an error."""
-        assert_type(await store.drop_files(TOKEN, [ID]), int)
-        assert_type(await store.take_dead_files(TOKEN, ID, limit=1), list[DeadFile])
-        await store.drop_files(TOKEN, [1])  # type: ignore[list-item]
-        await store.unnamed_files(ids=[])  # type: ignore[call-arg]
-
 
 TOKEN, ID, OTHER = JobToken(7, 3), uuid.UUID(int=1), uuid.UUID(int=2)
 Operation = Callable[..., Coroutine[Any, Any, Any]]

@@ -1,4 +1,4 @@
-"""Implements BucketApi: the bucket in the cluster's row.
+"""The bucket in the cluster's row: part of ClusterFacts.
 
 Place: under metastore/life/own_bucket.py and the commands of `headrace storage`.
 Invariant: these calls name no life: which bucket has the files does not change with the server.
@@ -6,7 +6,8 @@ Invariant: these calls name no life: which bucket has the files does not change 
 
 from __future__ import annotations
 
-from headrace.metastore.api.bucket import BucketApi, KnownBucket
+from headrace.metastore.api.bucket import KnownBucket
+from headrace.metastore.api.cluster import ClusterFacts
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 
@@ -15,10 +16,10 @@ _ADOPT_BUCKET = Statement("adopt_bucket", writes=True, in_any_life=True)
 
 
 class PostgresBucket(PostgresNoun):
-    """Implements BucketApi."""
+    """Implements what ClusterFacts says of the bucket."""
 
-    record_bucket = calls(BucketApi.record_bucket, writes=True, in_any_life=True)
-    sample_files = calls(BucketApi.sample_files, writes=False)
+    record_bucket = calls(ClusterFacts.record_bucket, writes=True, in_any_life=True)
+    sample_files = calls(ClusterFacts.sample_files, writes=False)
 
     cluster_id: str
 

@@ -11,17 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from headrace.metastore.api.bulk import (
-    NO_COUNTS,
-    BulkDecision,
-    BulkFile,
-    BulkOutcome,
-    BulkProgress,
-    BulkRecordApi,
-    BulkWriteApi,
-    CountAnnouncementApi,
-)
+from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress, BulkWriteApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
+from headrace.metastore.api.outcomes import OutcomeApi
+from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
@@ -35,14 +28,14 @@ _OLDEST_BULK_WRITE = Statement("oldest_bulk_write", writes=False)
 
 
 class PostgresBulkWrites(PostgresNoun):
-    """Implements BulkWriteApi, BulkRecordApi, CountAnnouncementApi, and its part of HousekeepingApi."""
+    """Implements BulkWriteApi, and its part of OutcomeApi, PartitionApi and HousekeepingApi."""
 
     database_ms = calls(BulkWriteApi.database_ms, writes=False)
-    decided_bulk_files = calls(BulkRecordApi.decided_bulk_files, writes=False)
-    forget_decided_bulk_files = calls(BulkRecordApi.forget_decided_bulk_files, writes=True, file_ids="files")
-    bulk_files_in_index = calls(BulkRecordApi.bulk_files_in_index, writes=False, file_ids="files")
+    decided_bulk_files = calls(OutcomeApi.decided_bulk_files, writes=False)
+    forget_decided_bulk_files = calls(OutcomeApi.forget_decided_bulk_files, writes=True, file_ids="files")
+    bulk_files_in_index = calls(OutcomeApi.bulk_files_in_index, writes=False, file_ids="files")
     finish_bulk_writes = calls(HousekeepingApi.finish_bulk_writes, writes=True)
-    announce_counts = calls(CountAnnouncementApi.announce_counts, writes=True)
+    announce_counts = calls(PartitionApi.announce_counts, writes=True)
     prune_bulk_writes = calls(HousekeepingApi.prune_bulk_writes, writes=True)
 
     async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:

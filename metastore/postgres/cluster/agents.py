@@ -8,7 +8,8 @@ is the log offset of its registration, put into the record under the head's lock
 from __future__ import annotations
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import AgentApi, AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.kip631_records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
@@ -31,7 +32,7 @@ _HEARTBEAT = Statement("heartbeat_at", writes=True)
 class PostgresAgents(PostgresNoun):
     """An agent's own calls."""
 
-    unregister_agent = calls(AgentApi.unregister_agent, writes=True)
+    unregister_agent = calls(ClusterApi.unregister_agent, writes=True)
 
     settings: Settings
 

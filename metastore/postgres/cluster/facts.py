@@ -24,7 +24,7 @@ _SEAL_ZONE_SECRET = Statement("seal_zone_secret", writes=True)
 
 
 class PostgresClusterFacts(PostgresNoun):
-    """Implements ConfigApi and ZoneSecretApi."""
+    """Implements ConfigApi, and what ClusterFacts says of the secret."""
 
     settings: Settings
     cluster_id: str

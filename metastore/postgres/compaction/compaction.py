@@ -56,20 +56,7 @@ class PostgresCompaction(PostgresNoun):
         rows = await _MERGEABLE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))
         return LiveExtents(
             rows[0][0],
-            [
-                LivePartition(
-                    key,
-                    topic_id,
-                    index,
-                    compression_type,
-                    unpack_extents(packed),
-                    int(max_bytes) if max_bytes else None,
-                    roll_offset,
-                    cleaned_offset,
-                )
-                for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
-                if key is not None
-            ],
+            [live_partition(*row[1:]) for row in rows if row[1] is not None],
         )
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
@@ -77,6 +64,22 @@ class PostgresCompaction(PostgresNoun):
             return []
         (outcomes,) = await _SWAP_EXTENTS.row(self.pool, **swap_parameters(token, file, swaps))
         return swap_outcomes(file, outcomes)
+
+
+def live_partition(
+    key: int,
+    topic_id: uuid.UUID,
+    index: int,
+    compression_type: str,
+    max_bytes: str | None,
+    packed: bytes,
+    roll_offset: int,
+    *cleaned_offset: int,
+) -> LivePartition:
+    """Return it from the columns of find_mergeable_extents, or of find_parts_to_clean."""
+    most = int(max_bytes) if max_bytes else None
+    extents = unpack_extents(packed)
+    return LivePartition(key, topic_id, index, compression_type, extents, most, roll_offset, *cleaned_offset)
 
 
 def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> dict[str, Any]:

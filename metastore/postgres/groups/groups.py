@@ -16,12 +16,7 @@ from headrace.metastore.api.groups import (
     GroupKind,
     GroupRecord,
 )
-from headrace.metastore.api.share_groups import (
-    ShareGroupApi,
-    ShareState,
-    StoredSharePartition,
-    StoredShareState,
-)
+from headrace.metastore.api.share_groups import ShareState, StoredSharePartition, StoredShareState
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.share_states import GroupProgress
@@ -43,7 +38,7 @@ class PostgresGroups(PostgresNoun):
 
     list_groups = calls(GroupApi.list_groups, writes=False, by_readers=True)
     parent_positions = calls(GroupApi.parent_positions, writes=False, by_readers=True)
-    load_share_partitions = calls(ShareGroupApi.load_share_partitions, writes=False, by_readers=True)
+    load_share_partitions = calls(GroupApi.load_share_partitions, writes=False, by_readers=True)
 
     async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
         refusal, epoch, *saved = await _CLAIM_GROUP.row(

@@ -6,7 +6,6 @@ Invariant: each call is one short transaction over a bounded number of rows, and
 
 from __future__ import annotations
 
-from headrace.metastore.api.client_rows import ClientRowsApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
@@ -24,7 +23,7 @@ class PostgresHousekeeping(PostgresNoun):
     prune_removed_extents = calls(HousekeepingApi.prune_removed_extents, writes=True)
     expire_group_offsets = calls(HousekeepingApi.expire_group_offsets, writes=True)
     prune_jobs = calls(HousekeepingApi.prune_jobs, writes=True)
-    client_rows = calls(ClientRowsApi.client_rows, writes=False)
+    client_rows = calls(HousekeepingApi.client_rows, writes=False)
     held_snapshot = calls(HousekeepingApi.held_snapshot, writes=False)
 
     async def rotate_log_slots(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Remote segments in Postgres: implements metastore.api.segments.SegmentApi and SegmentCleanupApi.
+"""Remote segments in Postgres: implements metastore.api.segments.SegmentApi.
 
 Place: under the compactor's workers, its janitor and its cleanup of segments.
 Invariant: each call is one statement. What a lease does is fenced by it; tombstones and the ends of partitions follow
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.segments import NewSegment, SegmentApi, SegmentCleanupApi, StartOutcome
+from headrace.metastore.api.segments import NewSegment, SegmentApi, StartOutcome
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
@@ -24,18 +24,18 @@ _START_RESERVED_SEGMENTS = Statement("start_reserved_segments", writes=True)
 
 
 class PostgresSegments(PostgresNoun):
-    """Implements SegmentApi and SegmentCleanupApi."""
+    """Implements SegmentApi."""
 
     reserve_files = calls(SegmentApi.reserve_files, writes=True, files="file_ids")
     finish_lost_upload = calls(SegmentApi.finish_lost_upload, writes=True)
-    release_segments = calls(SegmentCleanupApi.release_segments, "release_due_segments", writes=True)
-    tombstone_segments = calls(SegmentCleanupApi.tombstone_segments, writes=True)
-    end_orphaned_segments = calls(SegmentCleanupApi.end_orphaned_segments, writes=True)
-    end_unused_reservations = calls(SegmentCleanupApi.end_unused_reservations, writes=True)
-    finish_partition_deletes = calls(SegmentCleanupApi.finish_partition_deletes, writes=True)
-    remove_tombstones = calls(SegmentCleanupApi.remove_tombstones, writes=True, age_ms="older_than_ms")
-    trim_audit = calls(SegmentCleanupApi.trim_audit, writes=True, age_ms="older_than_ms")
-    key_merged_file = calls(SegmentCleanupApi.key_merged_file, writes=True)
+    release_segments = calls(SegmentApi.release_segments, "release_due_segments", writes=True)
+    tombstone_segments = calls(SegmentApi.tombstone_segments, writes=True)
+    end_orphaned_segments = calls(SegmentApi.end_orphaned_segments, writes=True)
+    end_unused_reservations = calls(SegmentApi.end_unused_reservations, writes=True)
+    finish_partition_deletes = calls(SegmentApi.finish_partition_deletes, writes=True)
+    remove_tombstones = calls(SegmentApi.remove_tombstones, writes=True, age_ms="older_than_ms")
+    trim_audit = calls(SegmentApi.trim_audit, writes=True, age_ms="older_than_ms")
+    key_merged_file = calls(SegmentApi.key_merged_file, writes=True)
 
     async def start_segments(
         self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
