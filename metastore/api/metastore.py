@@ -17,7 +17,6 @@ from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.outcomes import OutcomeApi
-from headrace.metastore.api.pins import ReadPinApi
 from headrace.metastore.api.quotas import QuotaUseApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import ReportApi
@@ -47,7 +46,6 @@ class Metastore(
     ShareStateApi,
     TransactionApi,
     JobApi,
-    ReadPinApi,
     QuotaUseApi,
     RetentionApi,
     RestoreApi,
