@@ -25,7 +25,7 @@ from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.jobs.kinds import SWEEP_ORPHANS_MS
 from headrace.metastore.api.files import FileApi, FileState
 from headrace.metastore.api.read import Extent, run_of
-from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
+from headrace.metastore.api.reports import AuditedFile, PartitionName, ReportApi
 from headrace.storage.errors import BadTransferError, CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
@@ -119,7 +119,7 @@ class Audit:
             self.violations.append(Violation(kind, file_id, detail))
 
 
-class AuditMetastore(FileApi, FileReports, PartitionReports, Protocol):
+class AuditMetastore(FileApi, ReportApi, Protocol):
     """The part of the metastore that is compared with the bucket."""
 
 

@@ -22,7 +22,6 @@ from headrace.compactor.plan import decode_job, make_plan
 from headrace.compactor.take_over import Swapper, Uploads, record_lost
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
@@ -42,7 +41,7 @@ PATIENT_ATTEMPTS = 6
 """How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
 
 
-class CompactorApi(CompactionApi, DamageApi, SegmentApi, Protocol):
+class CompactorApi(CompactionApi, SegmentApi, Protocol):
     """The part of the metastore that merges need."""
 
 

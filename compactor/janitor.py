@@ -25,7 +25,7 @@ from headrace.jobs.lease import Lease
 from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.api.files import DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segments import SegmentCleanupApi
+from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
@@ -69,7 +69,7 @@ class RefusedFiles:
         return min(DELAY_MIN_MS << min(count - 1, 20), DELAY_MAX_MS)
 
 
-class JanitorMetastore(FileApi, SegmentCleanupApi, ConfigApi, Protocol):
+class JanitorMetastore(FileApi, SegmentApi, ConfigApi, Protocol):
     """The part of the metastore that janitor and sweeper need."""
 
 

@@ -26,7 +26,6 @@ from headrace.compactor.permit import permit
 from headrace.compactor.share_recorder import ShareRecorder
 from headrace.jobs.lease import Lease
 from headrace.metastore import bulk_records
-from headrace.metastore.api.bulk import BulkRecordApi
 from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
@@ -246,7 +245,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
     prefix = bulk_records.PREFIX
     kind = uuid.UUID
 
-    def __init__(self, api: BulkRecordApi, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
+    def __init__(self, api: OutcomeApi, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
         super().__init__(store, rng, may_delete)
         self._api = api
         self._is_marked = False
@@ -276,7 +275,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         return await self._api.bulk_files_in_index(entries)
 
 
-class RecordedApi(OutcomeApi, BulkRecordApi, ShareStateApi, FileApi, Protocol):
+class RecordedApi(OutcomeApi, ShareStateApi, FileApi, Protocol):
     """What the job asks of the metastore."""
 
 

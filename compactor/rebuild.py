@@ -22,10 +22,11 @@ from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, ScannedBatch, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
+from headrace.metastore.api.files import FileApi, FoundFile
 from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import Extent, is_in_file
-from headrace.metastore.api.reports import FileReports, PartitionName
+from headrace.metastore.api.reports import PartitionName, ReportApi
+from headrace.metastore.api.restoring import RestoreApi
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.bulk_records import PREFIX, are_recorded
 from headrace.metastore.life.keeper import LifeKeeper
@@ -64,7 +65,7 @@ LOST = (
 NONE_KNOWN = PartitionOutcomes()
 
 
-class RebuildMetastore(RebuildApi, FileReports, ClusterApi, FileApi, Protocol):
+class RebuildMetastore(RestoreApi, ReportApi, ClusterApi, FileApi, Protocol):
     """The part of the metastore that is filled again."""
 
 

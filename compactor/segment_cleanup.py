@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segments import SegmentCleanupApi
+from headrace.metastore.api.segments import SegmentApi
 
 ROWS_PER_CALL = 1_000
 
@@ -53,7 +53,7 @@ class CleanupTerms(Protocol):
 class SegmentCleanup:
     """A jobs.runner.Handler."""
 
-    def __init__(self, api: SegmentCleanupApi, terms: CleanupTerms, metrics: SegmentCleanupMetrics) -> None:
+    def __init__(self, api: SegmentApi, terms: CleanupTerms, metrics: SegmentCleanupMetrics) -> None:
         self._api = api
         self._terms = terms
         self._metrics = metrics

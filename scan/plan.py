@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.pins import ReadPinApi
+from headrace.metastore.api.jobs import JobApi, JobToken
 from headrace.metastore.api.read import (
     ALL_BYTES,
     AbortedRange,
@@ -73,7 +72,7 @@ class WantedOffsets(NamedTuple):
     end: int
 
 
-async def pin(metastore: ReadPinApi, holder: str, term_ms: int) -> JobToken:
+async def pin(metastore: JobApi, holder: str, term_ms: int) -> JobToken:
     """A read pin of readPinMs. OptionError if the cluster does not grant that much."""
     granted = await metastore.pin_reads(holder, term_ms, Settings().read_pin_max_ms)
     if granted.token is None:

@@ -23,7 +23,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.limits.work_slices import BLOCK, ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
-from headrace.metastore.api.reports import PartitionReports
+from headrace.metastore.api.reports import ReportApi
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
@@ -48,9 +48,7 @@ class _Led(NamedTuple):
 class DescribeLogDirs:
     """The handler. `log_dir`: the location of segment files, for people."""
 
-    def __init__(
-        self, cluster: ClusterView, metastore: PartitionReports, log_dir: str, shared: SharedAddress | None
-    ) -> None:
+    def __init__(self, cluster: ClusterView, metastore: ReportApi, log_dir: str, shared: SharedAddress | None) -> None:
         self._order = SortedTopics()
         self._cluster = cluster
         self._shared = shared

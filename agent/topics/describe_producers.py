@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
-from headrace.metastore.api.reports import PartitionReports, ProducerStatus
+from headrace.metastore.api.reports import ProducerStatus, ReportApi
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -38,7 +38,7 @@ class _Found(NamedTuple):
 class DescribeProducers:
     """List the producers that a partition remembers."""
 
-    def __init__(self, cluster: ClusterView, metastore: PartitionReports) -> None:
+    def __init__(self, cluster: ClusterView, metastore: ReportApi) -> None:
         self._cluster = cluster
         self._metastore = metastore
 

@@ -22,8 +22,7 @@ from headrace.cli.tables import Row, confirm
 from headrace.cli.times import iso_time
 from headrace.compactor.mending.mend import ExtentLook, Mending
 from headrace.compactor.mending.skipped import lost_ranges, skipped, write_skipped
-from headrace.metastore.api.compaction import SwapOutcome
-from headrace.metastore.api.damage import DamageApi
+from headrace.metastore.api.compaction import CompactionApi, SwapOutcome
 from headrace.metastore.api.reports import PartitionName
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -42,7 +41,7 @@ class Damaged(NamedTuple):
     offset: int | None
 
 
-async def listed(metastore: DamageApi) -> tuple[list[Row], int]:
+async def listed(metastore: CompactionApi) -> tuple[list[Row], int]:
     """The rows of `headrace damage list`, and the number of damaged extents."""
     found, total = await metastore.list_damage(LISTED_MAX)
     rows: list[Row] = [
@@ -101,7 +100,7 @@ async def mend_all(
     return status
 
 
-async def _offsets(metastore: DamageApi, key: int, damaged: Damaged) -> list[int]:
+async def _offsets(metastore: CompactionApi, key: int, damaged: Damaged) -> list[int]:
     if damaged.offset is not None:
         return [damaged.offset]
     found, _ = await metastore.list_damage(LISTED_MAX)

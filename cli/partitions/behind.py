@@ -14,7 +14,7 @@ from headrace.compactor.cleaning.planner import compacted_partitions
 from headrace.compactor.mending.partition_check import PartitionCheck
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.jobs import JobState
-from headrace.metastore.api.reports import ConsumerLag, JobCount, JobReports, PartitionReports, ProducerStatus
+from headrace.metastore.api.reports import ConsumerLag, JobCount, ProducerStatus, ReportApi
 from headrace.metastore.log.image import MetadataImage
 
 LAGS_MAX = 100_000
@@ -38,7 +38,7 @@ class Behind(NamedTuple):
     to_do: str
 
 
-class BehindApi(CleaningApi, JobReports, PartitionReports, Protocol):
+class BehindApi(CleaningApi, ReportApi, Protocol):
     """The part of the metastore that is asked."""
 
 

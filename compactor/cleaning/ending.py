@@ -16,8 +16,8 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.take_over import Swapper, record_lost
 from headrace.metastore.api.cleaning import CleanedPartition, CleaningApi
-from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
-from headrace.metastore.api.damage import DamageApi, DamagedExtent
+from headrace.metastore.api.compaction import CompactionApi, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
@@ -26,7 +26,7 @@ from headrace.storage.errors import FencedError, HeadraceError, NotFoundError, U
 logger = logging.getLogger(__name__)
 
 
-class EndingApi(CleaningApi, DamageApi, SegmentApi, Protocol):
+class EndingApi(CleaningApi, CompactionApi, SegmentApi, Protocol):
     """The part of the metastore that ends passes."""
 
 

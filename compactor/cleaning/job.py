@@ -41,8 +41,7 @@ from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_LARGE
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
-from headrace.metastore.api.compaction import NewFile, Swap
-from headrace.metastore.api.damage import DamageApi
+from headrace.metastore.api.compaction import CompactionApi, NewFile, Swap
 from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
 from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.metastore.api.segments import SegmentApi
@@ -59,7 +58,7 @@ TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
 
-class CleanerApi(CleaningApi, DamageApi, SegmentApi, JobApi, Protocol):
+class CleanerApi(CleaningApi, CompactionApi, SegmentApi, JobApi, Protocol):
     """The part of the metastore that passes need."""
 
 

@@ -43,7 +43,6 @@ from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, CLEAN_NEXT, COMPACT, COMPACT
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
 from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.log.effective_configs import decided_topic_value
@@ -64,7 +63,7 @@ SPARK_ATTEMPTS = 3
 """A job that Spark claimed this often without finishing it is moved to the workers."""
 
 
-class CleaningPlannerApi(CleaningApi, CompactionApi, DamageApi, JobApi, MetadataLogApi, Protocol):
+class CleaningPlannerApi(CleaningApi, CompactionApi, JobApi, MetadataLogApi, Protocol):
     """The part of the metastore that the planner needs."""
 
 

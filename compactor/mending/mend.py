@@ -25,10 +25,9 @@ from headrace.compactor.merge import MergedFile
 from headrace.compactor.take_over import Swapper, Uploads
 from headrace.jobs.kinds import MEND_DAMAGE
 from headrace.metastore.api.compaction import CompactionApi, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import JobApi, JobToken
 from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, ReadApi, is_in_file, run_of
-from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName
+from headrace.metastore.api.reports import AuditedFile, PartitionName, ReportApi
 from headrace.metastore.api.segments import SegmentApi
 from headrace.metastore.transactions.markers import Marker, marker_file_id, render_marker
 from headrace.storage.clock import Clock
@@ -46,7 +45,7 @@ LEASE_MS = 600_000
 LEASE_ATTEMPTS, LEASE_PAUSE_S = 20, 0.2
 
 
-class MendingApi(CompactionApi, SegmentApi, DamageApi, JobApi, ReadApi, FileReports, Protocol):
+class MendingApi(CompactionApi, SegmentApi, JobApi, ReadApi, ReportApi, Protocol):
     """The part of the metastore that mending needs."""
 
 

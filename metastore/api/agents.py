@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class FeatureRange(NamedTuple):
@@ -155,40 +155,3 @@ class HeartbeatAnswer:
     """The length of the lease that was granted, from when this heartbeat was sent."""
     record_before: bytes | None
     """The framed record before `metadata_offset`; None if the log has none there."""
-
-
-class AgentApi(Protocol):
-    """An agent's own calls (C8)."""
-
-    async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
-        """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.
-
-        AlreadyExistsError while another incarnation holds the node id: until one session timeout after
-        its last contact, and after an outage of the metastore until one session timeout has passed.
-        WrongClusterError for another cluster's id; UnsupportedFeatureError when an active feature level
-        is outside `registration.features`.
-        """
-
-    async def heartbeat(
-        self,
-        node_id: int,
-        broker_epoch: int,
-        *,
-        metadata_offset: int,
-        want_fence: bool,
-        want_shut_down: bool = False,
-        session_timeout_ms: int,
-    ) -> HeartbeatAnswer:
-        """Renew the lease; fence or unfence the agent, or begin its controlled shutdown, as it wants.
-
-        `session_timeout_ms`: the length that is granted while the cluster has no value of broker.session.timeout.ms.
-        The lease has the length that the answer says, from when this call was sent: until then no controller fences
-        the agent for silence, and no other agent takes its node id.
-
-        `metadata_offset`: of its image, the next offset that it has not applied. It is unfenced only when
-        caught up. With `want_shut_down` it drops out of routing but may still commit; once every other
-        live agent knows, the answer says that it may stop. FencedError for a stale epoch: register again.
-        """
-
-    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
-        """Leave at once (a clean stop). A stale epoch is ignored."""

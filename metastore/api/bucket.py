@@ -7,7 +7,7 @@ Invariant: the row names one bucket, once it is known. Only adopt_bucket names a
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class KnownBucket(NamedTuple):
@@ -17,28 +17,3 @@ class KnownBucket(NamedTuple):
     """The id in the bucket's bucket.properties; a copy has the same."""
     address: str
     """The address under which it was confirmed, as `bucket_address` spells it."""
-
-
-class BucketApi(Protocol):
-    """Asked at the start of a process, and by commands."""
-
-    @property
-    def cluster_id(self) -> str:
-        """The cluster's id."""
-
-    async def known_bucket(self) -> KnownBucket | None:
-        """Return the metastore's bucket; None if no process has recorded it yet."""
-
-    async def record_bucket(self, bucket: KnownBucket) -> bool:
-        """Note the bucket if none is noted; False if another one is."""
-
-    async def adopt_bucket(self, before: KnownBucket | None, bucket: KnownBucket) -> bool:
-        """Note `bucket` in the place of `before`; False if `before` is not what is noted. Files that it lacks now are
-        accepted as lost.
-        """
-
-    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
-        """Return so many of the oldest and of the newest files with live records, as far as there are any.
-
-        Files from before the bucket was adopted are left out: an operator has accepted what is missing of them.
-        """

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.jobs import JobToken
-
 NO_COUNTS: Mapping[int, int] = MappingProxyType({})
 
 
@@ -108,25 +106,3 @@ class BulkWriteApi(Protocol):
 
     async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
         """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""
-
-
-class BulkRecordApi(Protocol):
-    """What is decided, until the bucket knows it (compactor/outcomes.py)."""
-
-    async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
-        """Return up to `most` files of decided attempts that are not forgotten."""
-
-    async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
-        """The bucket has them. Idempotent; fenced by the lease."""
-
-    async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
-        """Return whether each is a file of a decided attempt that is still there."""
-
-
-class CountAnnouncementApi(Protocol):
-    """What comes before a topic grows."""
-
-    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
-        """Decide no bulk write for these topics from now on, for two minutes at most, and complete one chunk of those
-        that are decided; how many chunks are left. 0: the topics may grow. Repeat it until then.
-        """

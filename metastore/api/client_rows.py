@@ -6,7 +6,7 @@ Invariant: the numbers are about right: no table is counted as a whole while it 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class RowCounts(NamedTuple):
@@ -16,10 +16,3 @@ class RowCounts(NamedTuple):
     transactional_ids: int
     producer_states: int
     committed_offsets: int
-
-
-class ClientRowsApi(Protocol):
-    """The counts."""
-
-    async def client_rows(self) -> RowCounts:
-        """Return the numbers of rows as of now, about."""

@@ -1,22 +1,74 @@
 """The cluster as a whole: its log, topics and agents, and what is the same for all of them.
 
-Place: agent/cluster and agent/topics; background workers and the zone cache ask for the facts.
-Invariant: the identity never changes in a cluster's life; the count of commit shards only grows.
+Place: agent/cluster and agent/topics; background workers, the zone cache and commands ask for the facts.
+Order: an agent registers, renews its lease by heartbeats, and leaves. A bucket is recorded once, then only adopted.
+Locks: what appends records takes that of the log's head; a growth of the commit shards waits for all writing calls.
+Invariant: the identity never changes in a cluster's life; the count of commit shards only grows, by doublings, between
+two commits: no commit, swap or log start has the locks of one count and the feed of the other (docs/decisions/0077).
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from headrace.metastore.api.agents import AgentApi
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.topics import TopicApi
+from headrace.metastore.api.topics import NONE_KEPT, NewTopic
 from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
 
 
-class ClusterApi(MetadataLogApi, TopicApi, AgentApi, Protocol):
-    """The metadata log and what is appended to it."""
+class ClusterApi(MetadataLogApi, Protocol):
+    """The metadata log and what is appended to it: topics (C4, C5), and an agent's own calls (C8)."""
+
+    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
+        """Append TopicRecord, PartitionRecords and ConfigRecords, and their projection, in one transaction.
+
+        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
+        """
+
+    async def delete_topics(
+        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
+    ) -> bool:
+        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
+
+        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
+        """
+
+    async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
+        """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.
+
+        AlreadyExistsError while another incarnation holds the node id: until one session timeout after
+        its last contact, and after an outage of the metastore until one session timeout has passed.
+        WrongClusterError for another cluster's id; UnsupportedFeatureError when an active feature level
+        is outside `registration.features`.
+        """
+
+    async def heartbeat(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        *,
+        metadata_offset: int,
+        want_fence: bool,
+        want_shut_down: bool = False,
+        session_timeout_ms: int,
+    ) -> HeartbeatAnswer:
+        """Renew the lease; fence or unfence the agent, or begin its controlled shutdown, as it wants.
+
+        `session_timeout_ms`: the length that is granted while the cluster has no value of broker.session.timeout.ms.
+        The lease has the length that the answer says, from when this call was sent: until then no controller fences
+        the agent for silence, and no other agent takes its node id.
+
+        `metadata_offset`: of its image, the next offset that it has not applied. It is unfenced only when
+        caught up. With `want_shut_down` it drops out of routing but may still commit; once every other
+        live agent knows, the answer says that it may stop. FencedError for a stale epoch: register again.
+        """
+
+    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
+        """Leave at once (a clean stop). A stale epoch is ignored."""
 
 
 class ConfigApi(Protocol):
@@ -26,8 +78,22 @@ class ConfigApi(Protocol):
         """The cluster-wide broker configs: name -> value. O(configs of that kind)."""
 
 
-class ZoneSecretApi(Protocol):
-    """What the metastore keeps for all agents of the cluster."""
+class ClusterFacts(Protocol):
+    """What the cluster's row says, as it was read when the metastore was opened, and how the row changes: the secret of
+    the zone cache, commit shards, the bucket.
+    """
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that `headrace storage format` wrote."""
+
+    @property
+    def incarnation_id(self) -> uuid.UUID:
+        """Return which life of the metastore this is: another one after a restore."""
+
+    @property
+    def commit_shards(self) -> int:
+        """How many commit shards there were (metastore/keys.py); an image says how many there are."""
 
     async def zone_secret(self) -> ZoneSecret:
         """32 bytes. InvalidError if it is sealed, and metadata.secret.keys lacks the key."""
@@ -42,18 +108,30 @@ class ZoneSecretApi(Protocol):
         UnavailableError if it changed meanwhile.
         """
 
+    async def count_commit_shards(self) -> int:
+        """Return how many commit shards there are now."""
 
-class ClusterFacts(Protocol):
-    """What was read when the metastore was opened."""
+    async def grow_commit_shards(self, shards: int, expected_head: int) -> bool:
+        """Make the commit shards so many; False if the metadata log has moved on, and nothing happened. Not idempotent.
 
-    @property
-    def cluster_id(self) -> str:
-        """The id that `headrace storage format` wrote."""
+        All writing calls of the cluster wait meanwhile: some 3 us per partition. UnavailableError if one that was
+        under way took longer than half a second. Every registered agent must follow growth (COMMIT_SHARDS): the caller
+        looks at the image of `expected_head`.
+        """
 
-    @property
-    def incarnation_id(self) -> uuid.UUID:
-        """Return which life of the metastore this is: another one after a restore."""
+    async def known_bucket(self) -> KnownBucket | None:
+        """Return the metastore's bucket; None if no process has recorded it yet."""
 
-    @property
-    def commit_shards(self) -> int:
-        """How many commit shards there were (metastore/keys.py); an image says how many there are."""
+    async def record_bucket(self, bucket: KnownBucket) -> bool:
+        """Note the bucket if none is noted; False if another one is."""
+
+    async def adopt_bucket(self, before: KnownBucket | None, bucket: KnownBucket) -> bool:
+        """Note `bucket` in the place of `before`; False if `before` is not what is noted. Files that it lacks now are
+        accepted as lost.
+        """
+
+    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
+        """Return so many of the oldest and of the newest files with live records, as far as there are any.
+
+        Files from before the bucket was adopted are left out: an operator has accepted what is missing of them.
+        """

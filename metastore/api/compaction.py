@@ -1,6 +1,7 @@
-"""Compaction's side of the boundary: files that wait to be merged, their live extents, and the swap.
+"""Compaction's side of the boundary: files that wait to be merged, their live extents, the swap, and what is damaged.
 
-Place: called by the compactor's planner and by the workers that run its jobs, here or on Spark.
+Place: called by the compactor's planner and by the workers that run its jobs, here or on Spark; damage.py says who
+notes damage and who reads of it.
 Invariant: an extent is replaced only while exactly its inputs are still there, under the job's epoch. So a
 swap can be repeated, interrupted or raced, and readers see either the old extents or the new one.
 Units: sizes in bytes, ages and times in milliseconds on the database's clock.
@@ -13,6 +14,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.damage import DamagedExtent, FoundDamage, ListedDamage, RepairSource
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
 
@@ -120,4 +122,27 @@ class CompactionApi(Protocol):
 
         One short transaction; give it the partitions of one commit shard, a few dozen at a time. NotFoundError
         if the file's id can no longer be used: it was condemned, or is over an hour old.
+        """
+
+    async def note_damage(self, found: Sequence[FoundDamage]) -> None:
+        """Note damage that was met outside of a job. Extents that are not live any more are left out. Idempotent."""
+
+    async def clear_damage(self, file_id: uuid.UUID, position: int) -> None:
+        """Forget the damage of an extent that was read and is sound, or was replaced. Idempotent."""
+
+    async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
+        """The damaged extents that are live, by topic, partition and offset; and how many there are in all."""
+
+    async def repair_sources(self, damaged: Extent, first: int, last: int, limit: int) -> list[RepairSource]:
+        """Files that may have the sound bytes of these offsets of a damaged merged file: the likeliest first."""
+
+    async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
+        """Note that these extents were read now with this result; those that are not live any more are left out.
+
+        Merges and passes leave them out for a day, then read them again. Idempotent. O(extents).
+        """
+
+    async def damaged_parts(self, ends: Sequence[tuple[int, int]]) -> list[DamagedExtent]:
+        """Return the live extents of each (partition key, end) that were found damaged within the last day and begin
+        below the end.
         """

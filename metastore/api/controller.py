@@ -9,16 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.halvings import HalvingStepApi
-from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.metadata_log import StoredSnapshot
-from headrace.metastore.api.reports import JobReports, PartitionReports
-from headrace.metastore.api.retention import RetentionApi
-from headrace.metastore.api.settings import SettingsApi
-from headrace.metastore.api.splits import SplitApi
-from headrace.metastore.api.topics import PartitionApi
-from headrace.metastore.api.transactions import TransactionApi
 
 
 class ControllerLease(NamedTuple):
@@ -103,20 +94,3 @@ class ControllerApi(Protocol):
 
     async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
         """Drop up to `limit` records below the oldest kept snapshot; how many. Nothing while there is one snapshot."""
-
-
-class ControllerMetastore(
-    ControllerApi,
-    ClusterApi,
-    PartitionApi,
-    SplitApi,
-    HalvingStepApi,
-    RetentionApi,
-    SettingsApi,
-    TransactionApi,
-    JobApi,
-    JobReports,
-    PartitionReports,
-    Protocol,
-):
-    """What the active controller's steps use."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
 
 
@@ -70,30 +68,3 @@ class RepairSource(NamedTuple):
     size: int
     start_offset: int
     end_offset: int
-
-
-class DamageApi(Protocol):
-    """What takes a token is fenced by that lease: FencedError once the job has another holder."""
-
-    async def note_damage(self, found: Sequence[FoundDamage]) -> None:
-        """Note damage that was met outside of a job. Extents that are not live any more are left out. Idempotent."""
-
-    async def clear_damage(self, file_id: uuid.UUID, position: int) -> None:
-        """Forget the damage of an extent that was read and is sound, or was replaced. Idempotent."""
-
-    async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
-        """The damaged extents that are live, by topic, partition and offset; and how many there are in all."""
-
-    async def repair_sources(self, damaged: Extent, first: int, last: int, limit: int) -> list[RepairSource]:
-        """Files that may have the sound bytes of these offsets of a damaged merged file: the likeliest first."""
-
-    async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
-        """Note that these extents were read now with this result; those that are not live any more are left out.
-
-        Merges and passes leave them out for a day, then read them again. Idempotent. O(extents).
-        """
-
-    async def damaged_parts(self, ends: Sequence[tuple[int, int]]) -> list[DamagedExtent]:
-        """Return the live extents of each (partition key, end) that were found damaged within the last day and begin
-        below the end.
-        """

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.read import Extent
 
 
 class FileState(enum.IntEnum):
@@ -95,20 +94,3 @@ class FileApi(Protocol):
 
     async def resume_janitor(self, seen: int) -> int:
         """Count on from beyond `seen`, after an audit; the new generation."""
-
-
-class RebuildApi(Protocol):
-    """An index made again from the bucket, while no agent runs (compactor/rebuild.py)."""
-
-    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
-        """Name files again; how many were not named yet. Those without live bytes are dead.
-
-        For a metastore that lost its rows, while no agent runs: readers are not told.
-        """
-
-    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
-        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
-        epochs are ours.
-
-        The first extent of a partition decides its log start, the last its high watermark.
-        """

@@ -13,6 +13,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
+
 
 class GroupKind(enum.Enum):
     """Kafka's group types, as its tools write them."""
@@ -116,3 +118,13 @@ class GroupApi(Protocol):
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         """Forget offsets, and what a share group has done in these partitions. What is not there is no error."""
+
+    async def store_share_partitions(
+        self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
+    ) -> list[bool]:
+        """Store partitions, all in one transaction; False for one that is gone. `revision` rises with each write under
+        the epoch. FencedError also for an epoch of an earlier life of the metastore.
+        """
+
+    async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
+        """Return the partitions that are there, from the primary, by key."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace.metastore.partitions.changes import Shrinking
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
 
 
@@ -45,54 +44,3 @@ class HalvingState(NamedTuple):
     shown_ms: int | None
     times: MergeTimes
     pairs: Sequence[HalvingPair]
-
-
-class HalvingStateApi(Protocol):
-    """What requests and steps are judged by."""
-
-    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
-        """None: the topic does not halve."""
-
-
-class HalvingStepApi(HalvingStateApi, Protocol):
-    """The controller's steps in their order; see metastore/postgres/cluster/merge_children.sql.
-
-    Those that append records return False, and nothing happened, when the log's head is not the expected one (catch up
-    and judge again) or when the step is not due. FencedError for a stale controller epoch.
-    """
-
-    async def pause_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """Pause those children that drain; return how many."""
-
-    async def resume_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """Resume those children that are paused; return how many."""
-
-    async def merge_children(
-        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, pairs: Sequence[HalvingPair]
-    ) -> bool:
-        """All of these, which are paused, become aliases of their parents, or none."""
-
-    async def show_halved_count(
-        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, initial: int, change: Shrinking
-    ) -> bool:
-        """Show the lower count. `initial`: the topic's."""
-
-    async def settle_halving(self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Only aliases are left of it."""
-
-
-class HalvingRequestApi(HalvingStateApi, Protocol):
-    """What operators ask for; see metastore/postgres/cluster/halve_topic.sql.
-
-    False, and nothing happened, when the log's head is not the expected one.
-    """
-
-    async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
-        """Begin a halving: the controller drains, pauses and merges the topic's children."""
-
-    async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Give it up; False also when a child is merged."""
-
-
-class HalvingApi(HalvingRequestApi, HalvingStepApi, Protocol):
-    """All of it."""

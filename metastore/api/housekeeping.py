@@ -1,4 +1,4 @@
-"""What keeps the metastore's tables from growing, and what prevents it.
+"""What keeps the metastore's tables from growing, what prevents it, and how many rows clients have made it keep.
 
 Place: every agent in turn, a little at a time (agent/serve/housekeeping.py).
 Invariant: nothing here is needed for a right answer, except that finish_bulk_writes completes what a killed driver
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.metastore.api.client_rows import RowCounts
+
 
 class HousekeepingApi(Protocol):
-    """Chunked clean-ups; each says what it did."""
+    """Chunked clean-ups, each of which says what it did; and what people and limits want to know of the tables."""
 
     async def rotate_log_slots(self) -> str | None:
         """Empty the next slot of the feed and of the answers; its name, None when none was due."""
@@ -67,3 +69,6 @@ class HousekeepingApi(Protocol):
 
         Rows that were removed or changed since are still stored, and no clean-up can free them.
         """
+
+    async def client_rows(self) -> RowCounts:
+        """Return how many rows of clients there are now, about: for limits on new ones."""

@@ -6,6 +6,10 @@ Invariant: a job's epoch rises with each lease, and all that its holder does for
 (job id, epoch): SQL that acts for a job calls assert_job first, under which no worker can claim the job.
 So a worker that lost its lease changes nothing any more. If a worker crashes, its lease expires and the
 next one claims the job.
+A read pin is the lease of a job that no worker takes (docs/decisions/0027). It is taken before a scan is planned
+(headrace.scan), by processes that end before the read does and renew nothing: it keeps every file that was live when it
+was granted, until its term ends. After that only files that are deleted meanwhile are missing: bytes that are there are
+the right ones.
 """
 
 from __future__ import annotations
@@ -30,6 +34,17 @@ class JobToken(NamedTuple):
 
     job_id: int
     epoch: int
+
+
+READ_PIN = "read"
+"""The kind of the jobs that are read pins; SQL knows it too."""
+
+
+class GrantedPin(NamedTuple):
+    """`token` is None if the asked term is longer than `max_term_ms`: nothing was granted then."""
+
+    token: JobToken | None
+    max_term_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +127,12 @@ class JobApi(Protocol):
 
     async def release_job(self, token: JobToken) -> None:
         """Let another worker continue at once; this lease does not count as an attempt. Idempotent."""
+
+    async def pin_reads(self, holder: str, term_ms: int, default_max_ms: int) -> GrantedPin:
+        """Keep all files that are live now for `term_ms` on the database's clock.
+
+        At most the cluster's read.pin.max.ms, `default_max_ms` while it has no value. A lost answer costs one pin.
+        """
+
+    async def release_pins(self, tokens: list[JobToken]) -> None:
+        """End these pins before their term. Idempotent."""

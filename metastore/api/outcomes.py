@@ -1,7 +1,9 @@
-"""How transactions ended: what the metastore hands over to the bucket.
+"""How transactions ended, and which bulk writes are decided: what the metastore hands over to the bucket.
 
 Place: called by the compactor's job (compactor/outcomes.py), and for its table by a rebuild.
-Invariant: each end of a transaction is here, by partition, from the statement that made it until the bucket has it.
+Order: the job reads what is not forgotten, stores it in the bucket, then has it forgotten.
+Invariant: each end of a transaction is here, by partition, from the statement that made it until the bucket has it; so
+are the files of each decided bulk write.
 """
 
 from __future__ import annotations
@@ -50,3 +52,12 @@ class OutcomeApi(Protocol):
 
     async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
         """Return whether the marker of each is in the log: neither lost, nor below the log start, nor cleaned away."""
+
+    async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
+        """Return up to `most` files of decided attempts at bulk writes that are not forgotten."""
+
+    async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
+        """The bucket has them. Idempotent."""
+
+    async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
+        """Return whether each is a file of a decided attempt that is still there."""

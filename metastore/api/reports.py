@@ -133,34 +133,8 @@ class FileLevel(NamedTuple):
     live_bytes: int
 
 
-class JobReports(Protocol):
-    """Jobs as people and metrics see them."""
-
-    async def list_jobs(self, limit: int) -> list[JobStatus]:
-        """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
-
-    async def count_jobs(self) -> list[JobCount]:
-        """Return how many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
-
-
-class FileReports(Protocol):
-    """Segment files and what they hold."""
-
-    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
-        """The next files by id, with all their extents, also those of deleted partitions."""
-
-    async def file_totals(self) -> FileTotals:
-        """Counted by a scan."""
-
-    async def statistics(self) -> Statistics:
-        """Counted by a scan of files and extents."""
-
-    async def file_levels(self) -> list[FileLevel]:
-        """Return the numbers of files by level and state; counted by a scan of segment_files."""
-
-
-class PartitionReports(Protocol):
-    """Partitions, looked at from outside."""
+class ReportApi(Protocol):
+    """Partitions, jobs, files and agents, looked at from outside."""
 
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
         """Return the names of partitions by key; deleted partitions are left out."""
@@ -177,9 +151,23 @@ class PartitionReports(Protocol):
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
         """The producers that each partition remembers, in order of their ids."""
 
+    async def list_jobs(self, limit: int) -> list[JobStatus]:
+        """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
 
-class AgentLeaseApi(Protocol):
-    """Reading leases."""
+    async def count_jobs(self) -> list[JobCount]:
+        """Return how many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
+
+    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
+        """The next files by id, with all their extents, also those of deleted partitions."""
+
+    async def file_totals(self) -> FileTotals:
+        """Counted by a scan."""
+
+    async def statistics(self) -> Statistics:
+        """Counted by a scan of files and extents."""
+
+    async def file_levels(self) -> list[FileLevel]:
+        """Return the numbers of files by level and state; counted by a scan of segment_files."""
 
     async def agent_leases(self) -> list[AgentLease]:
         """One of each registered agent, by node id."""

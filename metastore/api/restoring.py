@@ -1,6 +1,7 @@
-"""Bringing back deleted topics, and records that a log start has removed, while their files are there.
+"""Bringing back deleted topics, records that a log start has removed, and an index of files, while the files are there.
 
-Place: between `headrace topics restore` and Postgres; a deletion and a moved log start keep what this needs.
+Place: between `headrace topics restore` and Postgres; a deletion and a moved log start keep what this needs. An index
+is made again from the bucket while no agent runs (compactor/rebuild.py): files first, then their extents.
 Invariant: what is put back is as it was. Nothing is put back of which a file may be deleted already, and no reader sees
 a part of a topic: its extents come back first, then the topic in one transaction.
 """
@@ -11,6 +12,9 @@ import enum
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.files import FoundFile
+from headrace.metastore.api.read import Extent
 
 
 class RestoreOutcome(enum.IntEnum):
@@ -127,4 +131,17 @@ class RestoreApi(Protocol):
         """Move a log start back towards `offset`, over up to `limit` removed extents, and announce it.
 
         Each call leaves a whole log. UNFINISHED: there is more to restore. Idempotent.
+        """
+
+    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
+        """Name files again; how many were not named yet. Those without live bytes are dead.
+
+        For a metastore that lost its rows, while no agent runs: readers are not told.
+        """
+
+    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
+        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
+        epochs are ours.
+
+        The first extent of a partition decides its log start, the last its high watermark.
         """

@@ -151,7 +151,11 @@ class NewSegment(NamedTuple):
 
 
 class SegmentApi(Protocol):
-    """What takes a token is fenced by that lease: FencedError once the job has another holder."""
+    """What takes a token is fenced by that lease: FencedError once the job has another holder.
+
+    First the uploads of files with segments; then the ends of keys, in short transactions that answer how many rows
+    changed.
+    """
 
     async def start_segments(
         self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
@@ -180,10 +184,6 @@ class SegmentApi(Protocol):
 
         How many keys; the cleanup deletes them. Idempotent.
         """
-
-
-class SegmentCleanupApi(Protocol):
-    """The ends of keys, in short transactions; each answers how many rows changed. Fenced as SegmentApi."""
 
     async def release_segments(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> int:
         """Release the references of keys in DELETE_STARTED that no reader needs any more."""

@@ -8,7 +8,6 @@ later one stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.share_states import GroupProgress
@@ -63,20 +62,6 @@ class StoredShareState(NamedTuple):
     state: ShareState
     found_life: int | None
     found: GroupProgress | None
-
-
-class ShareGroupApi(Protocol):
-    """What takes a `coordinator_epoch` raises FencedError when it is not the group's."""
-
-    async def store_share_partitions(
-        self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
-    ) -> list[bool]:
-        """Store partitions, all in one transaction; False for one that is gone. `revision` rises with each write under
-        the epoch. FencedError also for an epoch of an earlier life of the metastore.
-        """
-
-    async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
-        """Return the partitions that are there, from the primary, by key."""
 
 
 class ShareStateApi(Protocol):

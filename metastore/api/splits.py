@@ -7,10 +7,8 @@ Invariant: a doubling and a boundary are each one transaction, with the records 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace.metastore.api.bulk import CountAnnouncementApi
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.partitions.changes import Expansion
 
@@ -48,26 +46,3 @@ class ReadingGroup(NamedTuple):
     state: str
     late: int
     """Parents with a boundary that the group has not passed, so that it does not get their children."""
-
-
-class SplitApi(CountAnnouncementApi, Protocol):
-    """What the commit judges by."""
-
-    async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
-        """Append the records of the new count and of the splits, and their projection, in one transaction.
-
-        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again). Groups with
-        an offset in a parent get one at the child's start.
-        """
-
-    async def agents_behind(self, offset: int) -> Sequence[int]:
-        """Node ids of the agents that are not fenced and have not said that they applied the log up to `offset`."""
-
-    async def topic_readers(self, topic_id: uuid.UUID) -> Sequence[ReadingGroup]:
-        """The groups with an offset in the topic or with members that consume it, by id."""
-
-    async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
-        """Return at most so many quiet splits, by age."""
-
-    async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
-        """False, and nothing happened, when the log's head moved or a moved key came. FencedError for a stale epoch."""

@@ -6,7 +6,7 @@ Invariant: a probe changes nothing, and at most one waits at a time: its commit 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 PROBE_SECONDS = 1.5
 """How long the commit of a probe may take."""
@@ -37,15 +37,3 @@ class StandbyState(NamedTuple):
             f"commits wait for a synchronous standby: synchronous_standby_names={self.names!r}"
             f" connected standbys: {connected}"
         )
-
-
-class StandbyApi(Protocol):
-    """Asked every few seconds."""
-
-    async def probe_commit(self) -> None:
-        """Commit something that changes nothing. UnavailableError if that does not end in PROBE_SECONDS. If commits
-        wait for a synchronous standby, there is no error, and `Metastore.refusal` says so: all processes wait.
-        """
-
-    def commits(self) -> int:
-        """Return how many calls of this process have committed a write so far, of those that certainly wrote."""

@@ -1,8 +1,14 @@
 """Topics and partitions: what changes the set of partitions.
 
-Place: between agent/topics, which judges a request on an image, and the metadata log.
+Place: between agent/topics, which judges a request on an image, or a step of the controller, and the metadata log. The
+commit has the rules for batches.
+Order: counts are announced before a topic grows. A topic that doubles gets its children, then a boundary for each
+parent; one that halves has its children paused, merged and shown as gone, then is settled.
+Locks: the controller's row (shared) where its epoch counts, the log's head, the partitions' rows, their commit shards.
 Invariant: records, partitions and their heads appear or disappear in one transaction, so a commit sees a
-topic before or after, never between.
+topic before or after, never between. Each step leads to a state from which any controller continues.
+Idempotent: what names an expected head appends once, as the head is another afterwards; the other steps change what is
+left to change.
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.bulk import CountAnnouncementApi
+from headrace.metastore.api.halvings import Halving, HalvingPair, HalvingState
+from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 
 NONE_KEPT: Mapping[uuid.UUID, Sequence[bytes]] = MappingProxyType({})
@@ -85,37 +92,25 @@ class RemovalOutcome(enum.IntEnum):
     """Some of its rows are gone: ask again."""
 
 
-class TopicApi(Protocol):
-    """Creating and deleting topics (C4, C5)."""
+class PartitionApi(Protocol):
+    """Growth and shrinking of topics.
 
-    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
-        """Append TopicRecord, PartitionRecords and ConfigRecords, and their projection, in one transaction.
+    What names an expected head returns False, and nothing happened, when the log's head is another (catch up and judge
+    again). What names a controller epoch raises FencedError for a stale one.
+    """
 
-        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
+    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
+        """Decide no bulk write for these topics from now on, for two minutes at most, and complete one chunk of those
+        that are decided; how many chunks are left. 0: the topics may grow. Repeat it until then.
         """
-
-    async def delete_topics(
-        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
-    ) -> bool:
-        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
-
-        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
-        """
-
-
-class PartitionApi(CountAnnouncementApi, Protocol):
-    """Growth and shrinking of topics."""
 
     async def create_partitions(self, expected_head: int, growths: Sequence[PartitionGrowth]) -> bool:
-        """Append a PartitionRecord per new partition, and their projection, in one transaction.
-
-        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
-        """
+        """Append a PartitionRecord per new partition, and their projection, in one transaction."""
 
     async def change_partition_counts(self, expected_head: int, changes: Sequence[CountChange]) -> bool:
         """Append the records of new counts, and their projection, in one transaction; not below metadata.format 4.
 
-        A commit has the counts, leader epochs and marks from before it or from after it. Same contract as above.
+        A commit has the counts, leader epochs and marks from before it or from after it.
         """
 
     async def remove_partition(
@@ -123,5 +118,51 @@ class PartitionApi(CountAnnouncementApi, Protocol):
     ) -> RemovalOutcome:
         """Remove a marked partition that is empty, with up to `limit` rows of each kind that it has left per call.
 
-        Its high watermark and leader epoch are remembered. FencedError for a stale controller epoch.
+        Its high watermark and leader epoch are remembered.
         """
+
+    async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
+        """Append the records of the new count and of the splits, and their projection, in one transaction.
+
+        Groups with an offset in a parent get one at the child's start.
+        """
+
+    async def agents_behind(self, offset: int) -> Sequence[int]:
+        """Node ids of the agents that are not fenced and have not said that they applied the log up to `offset`."""
+
+    async def topic_readers(self, topic_id: uuid.UUID) -> Sequence[ReadingGroup]:
+        """The groups with an offset in the topic or with members that consume it, by id."""
+
+    async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
+        """Return at most so many quiet splits, by age."""
+
+    async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
+        """Append the parent's boundary; False also when a key that moved came meanwhile."""
+
+    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
+        """None: the topic does not halve."""
+
+    async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
+        """Begin a halving: the controller drains, pauses and merges the topic's children."""
+
+    async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
+        """Give it up; False also when a child is merged."""
+
+    async def pause_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
+        """Pause those children that drain; return how many."""
+
+    async def resume_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
+        """Resume those children that are paused; return how many."""
+
+    async def merge_children(
+        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, pairs: Sequence[HalvingPair]
+    ) -> bool:
+        """All of these, which are paused, become aliases of their parents, or none; False also when that is not due."""
+
+    async def show_halved_count(
+        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, initial: int, change: Shrinking
+    ) -> bool:
+        """Show the lower count; False also when that is not due. `initial`: the topic's."""
+
+    async def settle_halving(self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID) -> bool:
+        """Only aliases are left of it; False also when that is not due."""

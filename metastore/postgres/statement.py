@@ -182,7 +182,11 @@ class Statement:
         if parameters.keys() != self.parameters:
             raise self._wrong(parameters)
         # they are sent once there is a connection, and the caller's own lists may change until then
-        parameters = {name: list(value) if type(value) is list else value for name, value in parameters.items()}
+        own = {name: list(value) if type(value) is list else value for name, value in parameters.items()}
+        return await self.send(pool, own)
+
+    async def send(self, pool: Pool, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """All result rows for exactly the statement's own parameters, in which nothing changes any more."""
         if self.names_life:
             parameters["life"] = pool.life
         try:

@@ -92,13 +92,13 @@ async def test_a_plan_without_anything_to_do_asks_twice(
     world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    rows = Statement.rows
+    rows = Statement.send
 
-    async def counted(self: Statement, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
+    async def counted(self: Statement, pool: Pool, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         asked.append(self.name)
-        return await rows(self, pool, **parameters)
+        return await rows(self, pool, parameters)
 
-    monkeypatch.setattr(Statement, "rows", counted)
+    monkeypatch.setattr(Statement, "send", counted)
     await plan(world)
     assert asked == ["enqueue_jobs", "claim_job_as", "unfinished_payloads", "waiting_files", "finish_job"]
 

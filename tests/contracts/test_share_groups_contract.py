@@ -1,5 +1,5 @@
-"""ShareGroupApi in Postgres and in the fake that the agent's tests use: fenced writes, rows that end with what they are
-of.
+"""Share groups of GroupApi in Postgres and in the fake that the agent's tests use: fenced writes, and rows that end
+with what they are of.
 """
 
 from __future__ import annotations
@@ -8,14 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.metastore.api.share_groups import (
-    LoadedSharePartition,
-    ShareGroupApi,
-    ShareState,
-    StoredSharePartition,
-    StoredShareState,
-)
+from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
+from headrace.metastore.api.share_groups import LoadedSharePartition, ShareState, StoredSharePartition, StoredShareState
 from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.share_states import GroupProgress
@@ -47,7 +41,7 @@ def api_of(groups: GroupsUnderTest) -> PostgresMetastore | FakeGroupApi:
     return groups.api
 
 
-async def stored(api: ShareGroupApi, group_id: str = "g") -> list[tuple[int, int, bytes]]:
+async def stored(api: GroupApi, group_id: str = "g") -> list[tuple[int, int, bytes]]:
     """Rows without their high watermarks."""
     return [row[:3] for row in await api.load_share_partitions(group_id)]
 

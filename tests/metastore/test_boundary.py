@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.postgres.store import PostgresMetastore
-
-if TYPE_CHECKING:
-    _: type[Metastore] = PostgresMetastore  # mypy compares the signatures
 
 FACTS = {"cluster_id", "incarnation_id", "commit_shards"}
 MAKING = {"open"}
@@ -40,3 +38,22 @@ def test_an_implementation_documents_or_inherits_its_contract() -> None:
         if inspect.iscoroutinefunction(member) and not inspect.getdoc(member)
     ]
     assert not bare, bare
+
+
+def test_an_operation_of_one_line_is_in_five_files() -> None:
+    """What CONTRIBUTING.md says of a new one; its callers are more."""
+    root, name = Path(__file__).parents[2], "tombstone_segments"
+    files = [
+        file
+        for folder in ("metastore", "tests")
+        for kind in ("py", "sql")
+        for file in (root / folder).rglob(f"*.{kind}")
+    ]
+    found = {file for file in files if re.search(rf"\b{name}\b", file.read_text())} - {Path(__file__)}
+    assert {str(file.relative_to(root)) for file in found} == {
+        "metastore/postgres/segments/release_segments.sql",
+        "metastore/api/segments.py",
+        "metastore/postgres/segments/segments.py",
+        "tests/model/segment_api.py",
+        "tests/contracts/test_segments_contract.py",
+    }

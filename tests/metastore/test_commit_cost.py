@@ -30,9 +30,9 @@ LEVEL_PAGES = 64
 def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Pages that the last statement of each name touched, hit or read, once its plans were made."""
     touched: dict[str, int] = {}
-    ask = Statement.rows
+    ask = Statement.send
 
-    async def count(statement: Statement, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
+    async def count(statement: Statement, pool: Pool, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         explain = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + statement.sql
         async with pool.connection() as connection:
             for _ in range(2):
@@ -40,9 +40,9 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
                     cursor = await connection.execute(explain, parameters | {"life": pool.life})
                     ((told,),) = await cursor.fetchall()
         touched[statement.name] = told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"]
-        return await ask(statement, pool, **parameters)
+        return await ask(statement, pool, parameters)
 
-    monkeypatch.setattr(Statement, "rows", count)
+    monkeypatch.setattr(Statement, "send", count)
     return touched
 
 
@@ -101,13 +101,13 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
     metastore: PostgresMetastore, raw: Session, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = await open_scene(metastore, partitions=2)
-    counting = Statement.rows
+    counting = Statement.send
     measured = []
     for calls in (SHALLOW_CALLS, DEEP_CALLS - SHALLOW_CALLS):
         monkeypatch.undo()
         await fill(scene, calls, random.Random(1))
         await raw.execute("VACUUM ANALYZE")
-        monkeypatch.setattr(Statement, "rows", counting)
+        monkeypatch.setattr(Statement, "send", counting)
         measured.append(await costs(scene, pages))
     shallow, deep = measured
     print({name: (shallow[name], deep[name]) for name in shallow})
@@ -123,14 +123,14 @@ async def test_a_held_snapshot_costs_a_commit_a_few_pages(
 ) -> None:
     """A dump or a forgotten BEGIN keeps every version of the rows that each commit changes."""
     scene = await open_scene(metastore, partitions=2)
-    counting = Statement.rows
+    counting = Statement.send
 
     async def commits(first: int, count: int) -> dict[str, int]:
         """Commit to every partition; what the everyday calls cost after it."""
-        monkeypatch.setattr(Statement, "rows", counted)
+        monkeypatch.setattr(Statement, "send", counted)
         for number in range(first, first + count):
             await scene.commit(file_of([batch(key, number, records=1) for key in scene.keys]))
-        monkeypatch.setattr(Statement, "rows", counting)
+        monkeypatch.setattr(Statement, "send", counting)
         await scene.commit(file_of([batch(key, first + count, records=1) for key in scene.keys]))
         await metastore.find_extents([ExtentQuery(key, first, 1) for key in scene.keys])
         await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST) for key in scene.keys])
@@ -139,7 +139,7 @@ async def test_a_held_snapshot_costs_a_commit_a_few_pages(
         return dict(pages)
 
     monkeypatch.undo()
-    counted = Statement.rows
+    counted = Statement.send
     before = await commits(0, 40)
     async with raw.transaction():
         await raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -14,7 +14,7 @@ from psycopg import errors, sql
 
 from headrace.cli.main import main
 from headrace.config.settings import Settings
-from headrace.metastore.api.pins import ReadPinApi
+from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.postgres.planners import FUNCTIONS, SCHEMA, VIEWS
 from headrace.metastore.postgres.sql_files import signatures
@@ -58,7 +58,7 @@ async def test_it_plans_and_pins(metastore: PostgresMetastore, metastore_url: st
         kinds = dict.fromkeys(partitions, int(OffsetKind.LATEST))
         ends = await special_offsets(planner, kinds, committed=True)
         assert set(ends.values()) == {5}
-        pins: ReadPinApi = planner
+        pins: JobApi = planner
         token = await pin(pins, "test", 60_000)
         ranges = {partition: WantedOffsets(0, end) for partition, end in ends.items()}
         planned = await plan(planner, ranges, fail_on_data_loss=True, committed=True)

@@ -30,14 +30,22 @@ SELECT p.proname, p.proargnames, p.proargmodes,
 
 def statements() -> dict[str, Statement]:
     """Every Statement of the package by name."""
-    found = {}
+    found: dict[str, Statement] = {}
     for module in pkgutil.walk_packages(postgres.__path__, f"{postgres.__name__}."):
-        for value in vars(importlib.import_module(module.name)).values():
+        for value in (*vars(importlib.import_module(module.name)).values(), *DECLARED):
             if isinstance(value, Statement):
                 assert found.setdefault(value.name, value) is value, f"two statements of one name: {value.name}"
     return found
 
 
+WIDTHS: dict[Statement, range] = {
+    vars(operation)["statement"]: vars(operation)["widths"]
+    for noun in PostgresMetastore.__mro__
+    for operation in vars(noun).values()
+    if "statement" in getattr(operation, "__dict__", {})
+}
+"""How many columns the answer of a statement may have that an operation of one line calls."""
+DECLARED = tuple(WIDTHS)
 STATEMENTS = statements()
 
 
@@ -88,7 +96,9 @@ def test_the_server_takes_every_statement(name: str, one_session: psycopg.Connec
     row = one_session.execute(
         "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'asked'"
     ).fetchone()
+    columns = one_session.pgconn.describe_prepared(b"asked").nfields
     one_session.execute("DEALLOCATE asked")
+    assert columns in WIDTHS.get(STATEMENTS[name], [columns])
     assert row == (len(STATEMENTS[name].parameters) + STATEMENTS[name].names_life,)
 
 

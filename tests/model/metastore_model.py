@@ -427,7 +427,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         )
 
     def grow_shards(self, shards: int) -> None:
-        """See metastore.api.shards: partitions continue in the shards of the new count."""
+        """See metastore.api.cluster: partitions continue in the shards of the new count."""
         for shard in range(self.shards, shards):
             self.feed[shard], self.feed_heads[shard] = [], 0
         self.shards = shards

@@ -20,7 +20,7 @@ from tests.model.segment_end_model import ModelLifecycle
 
 
 class LifecycleApi(ModelCompactionApi):
-    """CompactionApi, SegmentApi, SegmentCleanupApi, and FileApi with file.delete.delay.ms 0."""
+    """CompactionApi, SegmentApi, and FileApi with file.delete.delay.ms 0."""
 
     def __init__(self, model: ModelLifecycle) -> None:
         super().__init__(model)
@@ -65,36 +65,36 @@ class LifecycleApi(ModelCompactionApi):
         """See metastore.api.retention.RetentionApi."""
         return await self.model.move_log_starts(targets, max_extents=max_extents)
 
-    # -- SegmentCleanupApi
+    # -- the ends of keys
 
     async def release_segments(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         self._assert_janitor(token, incarnation_id)
         now_ms = self.model.clock.wall_ms()
         return self.lifecycle.release(min(now_ms, self.lifecycle.read_horizon(token.job_id)), limit)
 
     async def tombstone_segments(self, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.tombstone(limit)
 
     async def end_orphaned_segments(self, token: JobToken, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.end_orphans(token, limit)
 
     async def end_unused_reservations(self, token: JobToken, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.end_reservations(token, limit)
 
     async def finish_partition_deletes(self, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.finish_partitions(limit)
 
     async def remove_tombstones(self, token: JobToken, *, older_than_ms: int, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.remove_old_tombstones(token, older_than_ms, limit)
 
     async def trim_audit(self, token: JobToken, *, older_than_ms: int, limit: int) -> int:
-        """See metastore.api.segments.SegmentCleanupApi."""
+        """See metastore.api.segments.SegmentApi."""
         return self.lifecycle.trim(token, older_than_ms, limit)
 
     async def key_merged_file(self, token: JobToken) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.api.pins import READ_PIN
+from headrace.metastore.api.jobs import READ_PIN
 from headrace.scan import plan
 from headrace.scan.errors import OptionError
 from tests.metastore.sessions import set_for_cluster

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.metastore.api.pins import READ_PIN
+from headrace.metastore.api.jobs import READ_PIN
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.topics import PartitionGrowth

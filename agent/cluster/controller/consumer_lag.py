@@ -13,7 +13,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.metastore.api.reports import ConsumerLag, PartitionReports
+from headrace.metastore.api.reports import ConsumerLag, ReportApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import HeadraceError
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class ConsumerLags:
     """One per candidate."""
 
-    def __init__(self, api: PartitionReports, pairs_max: int, registry: CollectorRegistry) -> None:
+    def __init__(self, api: ReportApi, pairs_max: int, registry: CollectorRegistry) -> None:
         self._api, self._pairs_max = api, pairs_max
         self._is_active = False
         self._lag = Gauge(

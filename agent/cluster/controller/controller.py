@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.agent.cluster.controller.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_step import ControllerStep, ControllerSteps, TopicsWhere, always
 from headrace.agent.cluster.controller.controller_times import TURNS_PER_LEASE, ControllerTimes
 from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
@@ -36,7 +37,7 @@ from headrace.agent.cluster.controller.setting_agreement import SettingRecorder,
 from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.controller import ControllerLease, ControllerMetastore
+from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.image import AgentImage, MetadataImage

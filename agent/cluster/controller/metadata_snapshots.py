@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.agents import METADATA_FORMAT
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import MetadataImage

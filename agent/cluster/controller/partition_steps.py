@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
 from headrace.metastore.api.retention import OldestQuery
 from headrace.metastore.api.topics import RemovalOutcome

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.jobs.kinds import PERIODIC
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers

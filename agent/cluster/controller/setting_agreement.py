@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.config.cluster_values import cluster_settings, in_force
 from headrace.config.consistency import why_inconsistent
 from headrace.config.settings import Settings
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage

@@ -12,7 +12,7 @@ import logging
 from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
-from headrace.metastore.api.reports import PartitionReports, TopicSize
+from headrace.metastore.api.reports import ReportApi, TopicSize
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import HeadraceError
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class TopicSizes:
     """One per candidate."""
 
-    def __init__(self, api: PartitionReports, topics_max: int, registry: CollectorRegistry) -> None:
+    def __init__(self, api: ReportApi, topics_max: int, registry: CollectorRegistry) -> None:
         self._api, self._topics_max = api, topics_max
         self._is_active = False
         self._sizes = Gauge(

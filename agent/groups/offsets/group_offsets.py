@@ -23,7 +23,6 @@ from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
-from headrace.metastore.api.share_groups import ShareGroupApi
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
 from headrace.protocol.errors import coordinator_error, transaction_error
@@ -33,7 +32,7 @@ from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownEr
 logger = logging.getLogger(__name__)
 
 
-class GroupOffsetApi(GroupApi, ShareGroupApi, Protocol):
+class GroupOffsetApi(GroupApi, Protocol):
     """The metastore operations of groups, of what share groups do and of the offsets of transactions."""
 
     async def add_pending_offsets(

@@ -1,6 +1,6 @@
 """The partitions of one share group that this agent holds: loaded, begun and stored under the group's claim.
 
-Place: under owner.py; between a ShareGroup and the metastore's ShareGroupApi.
+Place: under owner.py; between a ShareGroup and the metastore's GroupApi.
 Invariant: no partition is used before its beginning is stored, and none before what the last owner stored was read. One
 write is under way at a time; the next one has everything that changed meanwhile (group commit). A write with an unknown
 outcome is repeated until it is stored or fenced: no answer says that a record is done before that is stored.
@@ -22,7 +22,8 @@ from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
-from headrace.metastore.api.share_groups import ShareGroupApi, ShareState, StoredSharePartition
+from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.api.share_groups import ShareState, StoredSharePartition
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept, was_set_by_hand
 from headrace.storage.clock import Clock
@@ -45,7 +46,7 @@ class GroupPartitions:
         self,
         held: Held,
         group: ShareGroup,
-        api: ShareGroupApi,
+        api: GroupApi,
         groups: HeldGroups,
         cluster: ClusterView,
         clock: Clock,

@@ -44,8 +44,8 @@ from headrace.agent.peers.share_turns import (
     decode_turn,
     encode,
 )
+from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.read import ReadableEnds
-from headrace.metastore.api.share_groups import ShareGroupApi
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from headrace.storage.clock import Clock
@@ -65,7 +65,7 @@ class ShareOwner:
 
     def __init__(
         self,
-        api: ShareGroupApi,
+        api: GroupApi,
         groups: HeldGroups,
         cluster: ClusterView,
         clock: Clock,

@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.node_ids import NODE_ID_MAX
-from headrace.metastore.api.agents import AgentApi, AgentRegistration, FeatureRange, Listener
+from headrace.metastore.api.agents import AgentRegistration, FeatureRange, Listener
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import membership_error
 from headrace.protocol.request import Request, Response
@@ -31,7 +32,7 @@ IsActive = Callable[[], bool]
 class BrokerRegistration:
     """The handler of key 62, versions 0-4."""
 
-    def __init__(self, api: AgentApi, is_active: IsActive) -> None:
+    def __init__(self, api: ClusterApi, is_active: IsActive) -> None:
         self._api = api
         self._is_active = is_active
 
@@ -53,7 +54,7 @@ class BrokerRegistration:
 class BrokerHeartbeat:
     """The handler of key 63, versions 0-2. An agent has no log dirs: those that a request names do not matter."""
 
-    def __init__(self, cluster: ClusterView, api: AgentApi, in_force: SettingsInForce, is_active: IsActive) -> None:
+    def __init__(self, cluster: ClusterView, api: ClusterApi, in_force: SettingsInForce, is_active: IsActive) -> None:
         self._cluster = cluster
         self._api = api
         self._in_force = in_force
@@ -91,7 +92,7 @@ class BrokerHeartbeat:
 class UnregisterBroker:
     """The handler of key 64, version 0. With `may_act`, a standby controller's listener refuses."""
 
-    def __init__(self, cluster: ClusterView, api: AgentApi, may_act: IsActive = lambda: True) -> None:
+    def __init__(self, cluster: ClusterView, api: ClusterApi, may_act: IsActive = lambda: True) -> None:
         self._cluster = cluster
         self._api = api
         self._may_act = may_act

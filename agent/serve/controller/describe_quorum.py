@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.controller import ControllerApi, ControllerLease
-from headrace.metastore.api.reports import AgentLease, AgentLeaseApi
+from headrace.metastore.api.reports import AgentLease, ReportApi
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response
@@ -26,7 +26,7 @@ NEVER = -1
 _NOBODY = ControllerLease(-1, 0, False)
 
 
-class QuorumMetastore(ControllerApi, AgentLeaseApi, Protocol):
+class QuorumMetastore(ControllerApi, ReportApi, Protocol):
     """The metastore operations that are needed here."""
 
 

@@ -21,7 +21,8 @@ from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.groups import GroupKind
-from headrace.metastore.api.splits import Doubling, ReadingGroup, SplitApi
+from headrace.metastore.api.splits import Doubling, ReadingGroup
+from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.own_records import DoubleTopicRecord
@@ -35,7 +36,7 @@ LOOK_SECONDS = 0.1
 """Pause between looks whether the agents have applied the announcement."""
 
 
-class DoublingApi(ClusterApi, SplitApi, Protocol):
+class DoublingApi(ClusterApi, PartitionApi, Protocol):
     """What it asks of the metastore."""
 
 

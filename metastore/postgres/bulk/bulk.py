@@ -11,34 +11,32 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress
-from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress, BulkWriteApi
+from headrace.metastore.api.housekeeping import HousekeepingApi
+from headrace.metastore.api.outcomes import OutcomeApi
+from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms, term_ms
 
-_DATABASE_MS = Statement("database_ms", writes=False)
 _STAGE_BULK_CHUNK = Statement("stage_bulk_chunk", writes=True)
 _DECIDE_BULK_WRITE = Statement("decide_bulk_write", writes=True)
 _COMMIT_BULK_CHUNK = Statement("commit_bulk_chunk", writes=True)
-_FINISH_BULK_WRITES = Statement("finish_bulk_writes", writes=True)
-_DECIDED_BULK_FILES = Statement("decided_bulk_files", writes=False)
-_FORGET_DECIDED_BULK_FILES = Statement("forget_decided_bulk_files", writes=True)
-_BULK_FILES_IN_INDEX = Statement("bulk_files_in_index", writes=False)
-_ANNOUNCE_COUNTS = Statement("announce_counts", writes=True)
 _OLDEST_BULK_WRITE = Statement("oldest_bulk_write", writes=False)
-_PRUNE_BULK_WRITES = Statement("prune_bulk_writes", writes=True)
 
 
-class PostgresBulkWrites:
-    """Implements BulkWriteApi, BulkRecordApi, CountAnnouncementApi, and its part of HousekeepingApi."""
+class PostgresBulkWrites(PostgresNoun):
+    """Implements BulkWriteApi, and its part of OutcomeApi, PartitionApi and HousekeepingApi."""
 
-    pool: Pool
-
-    async def database_ms(self) -> int:
-        (now_ms,) = await _DATABASE_MS.row(self.pool)
-        return int(now_ms)
+    database_ms = calls(BulkWriteApi.database_ms, writes=False)
+    decided_bulk_files = calls(OutcomeApi.decided_bulk_files, writes=False)
+    forget_decided_bulk_files = calls(OutcomeApi.forget_decided_bulk_files, writes=True, file_ids="files")
+    bulk_files_in_index = calls(OutcomeApi.bulk_files_in_index, writes=False, file_ids="files")
+    finish_bulk_writes = calls(HousekeepingApi.finish_bulk_writes, writes=True)
+    announce_counts = calls(PartitionApi.announce_counts, writes=True)
+    prune_bulk_writes = calls(HousekeepingApi.prune_bulk_writes, writes=True)
 
     async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
         _check(files)
@@ -88,31 +86,8 @@ class PostgresBulkWrites:
         rows = await _COMMIT_BULK_CHUNK.rows(self.pool, writer=writer, attempt=attempt, chunk=chunk)
         return BulkProgress(*rows[0]) if rows else BulkProgress(chunk, chunk)
 
-    async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
-        return [file_id for (file_id,) in await _DECIDED_BULK_FILES.rows(self.pool, most=most)]
-
-    async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
-        ids = pack_uuids(files)
-        await _FORGET_DECIDED_BULK_FILES.row(self.pool, job_id=token.job_id, epoch=token.epoch, file_ids=ids)
-
-    async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
-        rows = await _BULK_FILES_IN_INDEX.rows(self.pool, file_ids=pack_uuids(files))
-        return [is_there for (is_there,) in rows]
-
-    async def finish_bulk_writes(self) -> int:
-        (committed,) = await _FINISH_BULK_WRITES.row(self.pool)
-        return int(committed)
-
     async def oldest_bulk_write(self) -> float:
         return await oldest_bulk_write(self.pool)
-
-    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
-        (left,) = await _ANNOUNCE_COUNTS.row(self.pool, topic_ids=list(topic_ids))
-        return int(left)
-
-    async def prune_bulk_writes(self, limit: int) -> int:
-        (pruned,) = await _PRUNE_BULK_WRITES.row(self.pool, limit=limit)
-        return int(pruned)
 
 
 async def oldest_bulk_write(pool: Pool) -> float:

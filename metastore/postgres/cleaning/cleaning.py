@@ -14,16 +14,18 @@ import numpy as np
 from headrace.metastore.api.cleaning import (
     CleanablePartition,
     CleanedPartition,
+    CleaningApi,
     CleaningQuery,
     CleaningState,
     FlushedPart,
     RollTarget,
 )
-from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.postgres.compaction.compaction import swap_outcomes, swap_parameters
-from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_aborted, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.compaction.compaction import live_partition, swap_outcomes, swap_parameters
+from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_aborted
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
 _DESCRIBE_CLEANING = Statement("describe_cleaning", writes=False)
 _ROLL_PARTITIONS = Statement("roll_partitions", writes=True)
@@ -31,16 +33,15 @@ _PARTS_TO_CLEAN = Statement("find_parts_to_clean", writes=False)
 _ABORTED_RANGES = Statement("aborted_ranges", writes=False)
 _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
-_MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
 _PARTS_IN_FILES = Statement("parts_in_files", writes=False)
 _FLUSHED_FILES = Statement("flushed_files_of_parts", writes=False)
 _FILES_OF_PARTS = Statement("files_of_parts", writes=False)
 
 
-class PostgresCleaning:
+class PostgresCleaning(PostgresNoun):
     """Implements metastore.api.cleaning.CleaningApi."""
 
-    pool: Pool
+    mark_uncleanable = calls(CleaningApi.mark_uncleanable, writes=True, key="partition_key")
 
     async def describe_cleaning(self, queries: Sequence[CleaningQuery]) -> tuple[int, list[CleaningState]]:
         queries = list(queries)
@@ -66,28 +67,19 @@ class PostgresCleaning:
         )
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
-        keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-        rows = await _PARTS_TO_CLEAN.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
+        rows = await _PARTS_TO_CLEAN.rows(self.pool, **parts_below(ends))
         known = [row[1] for row in rows if row[1] is not None]
         # Read afterwards: of each transaction that had ended before, the range is there, or no batch is.
         ended = {key: (log_start, packed) for key, log_start, packed in await self._aborted(known)}
         return rows[0][0], [
             CleanablePartition(
-                LivePartition(
-                    key,
-                    topic_id,
-                    index,
-                    compression_type,
-                    unpack_extents(packed),
-                    int(max_bytes) if max_bytes else None,
-                    roll_offset,
-                ),
+                live_partition(key, *columns),
                 cleaned_offset,
                 high,
                 tuple(unpack_aborted(ended[key][1] or b"")) if key in ended else (),
                 ended[key][0] if key in ended else 0,
             )
-            for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset, high in rows
+            for _, key, *columns, cleaned_offset, high in rows
             if key is not None
         ]
 
@@ -118,20 +110,18 @@ class PostgresCleaning:
         )
         return bool(is_done)
 
-    async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
-        await _MARK_UNCLEANABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, key=partition_key, why=why)
-
     async def parts_in_files(self, ends: Sequence[tuple[int, int]], file_ids: Sequence[uuid.UUID]) -> set[int]:
-        rows = await _PARTS_IN_FILES.rows(self.pool, **_parts(ends), file_ids=pack_uuids(file_ids))
+        rows = await _PARTS_IN_FILES.rows(self.pool, **parts_below(ends), file_ids=pack_uuids(file_ids))
         return {key for (key,) in rows}
 
     async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
-        return [FlushedPart(*row[:3]) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
+        return [FlushedPart(*row[:3]) for row in await _FLUSHED_FILES.rows(self.pool, **parts_below(ends))]
 
     async def files_of_parts(self, ends: Sequence[tuple[int, int]]) -> set[uuid.UUID]:
-        return {file_id for (file_id,) in await _FILES_OF_PARTS.rows(self.pool, **_parts(ends))}
+        return {file_id for (file_id,) in await _FILES_OF_PARTS.rows(self.pool, **parts_below(ends))}
 
 
-def _parts(ends: Sequence[tuple[int, int]]) -> dict[str, bytes]:
+def parts_below(ends: Sequence[tuple[int, int]]) -> dict[str, bytes]:
+    """Return the parameters that (partition key, end) are."""
     keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     return {"keys": pack_int8(keys), "ends": pack_int8(wanted)}

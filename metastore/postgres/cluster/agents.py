@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.kip631_records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
 from headrace.metastore.log.records import encode_record
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import (
     AlreadyExistsError,
     FencedError,
@@ -25,13 +27,13 @@ PLAINTEXT = 0
 
 _REGISTER_AGENT = Statement("register_agent", writes=True)
 _HEARTBEAT = Statement("heartbeat_at", writes=True)
-_UNREGISTER_AGENT = Statement("unregister_agent", writes=True)
 
 
-class PostgresAgents:
+class PostgresAgents(PostgresNoun):
     """An agent's own calls."""
 
-    pool: Pool
+    unregister_agent = calls(ClusterApi.unregister_agent, writes=True)
+
     settings: Settings
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
@@ -90,10 +92,6 @@ class PostgresAgents:
             raise FencedError(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
         self.pool.committed()
         return HeartbeatAnswer(*row)
-
-    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
-        """Leave at once; nothing happens under a stale epoch."""
-        await _UNREGISTER_AGENT.row(self.pool, node_id=node_id, broker_epoch=broker_epoch)
 
 
 def _register_record(own: AgentRegistration) -> RegisterBrokerRecord:

@@ -12,7 +12,8 @@ import secrets
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.sealing import KEY_BYTES, Sealing, is_sealed
 from headrace.storage.errors import UnavailableError
 
@@ -22,10 +23,9 @@ _ROTATE_ZONE_SECRET = Statement("rotate_zone_secret", writes=True)
 _SEAL_ZONE_SECRET = Statement("seal_zone_secret", writes=True)
 
 
-class PostgresClusterFacts:
-    """Implements ConfigApi and ZoneSecretApi."""
+class PostgresClusterFacts(PostgresNoun):
+    """Implements ConfigApi, and what ClusterFacts says of the secret."""
 
-    pool: Pool
     settings: Settings
     cluster_id: str
 

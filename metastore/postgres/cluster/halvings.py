@@ -1,6 +1,6 @@
 """Topics that halve, in Postgres.
 
-Place: implements metastore.api.halvings on halve_topic.sql and merge_children.sql, which have the locks.
+Place: part of PartitionApi, on halve_topic.sql and merge_children.sql, which have the locks.
 Invariant: the records are made here, from what the caller planned; the SQL functions append them with their projection.
 """
 
@@ -18,7 +18,8 @@ from headrace.metastore.log.partition_records import change_records
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Shrinking
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError
 
 NAMES_MAX = 10
@@ -34,10 +35,8 @@ _SHOW_HALVED_COUNT = Statement("show_halved_count", writes=True)
 _SETTLE_HALVING = Statement("settle_halving", writes=True)
 
 
-class PostgresHalvings:
+class PostgresHalvings(PostgresNoun):
     """Halvings and their steps."""
-
-    pool: Pool
 
     async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
         """Append the record and begin to drain the children in one transaction."""

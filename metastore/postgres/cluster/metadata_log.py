@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
+from headrace.metastore.api.metadata_log import MetadataLogApi, MetadataRecord, StoredSnapshot
 from headrace.metastore.log.features import required_format
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
@@ -31,7 +31,8 @@ from headrace.metastore.log.own_records import (
 )
 from headrace.metastore.log.record_sizes import refuse_large
 from headrace.metastore.log.records import encode_record
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 
 NO_CHANGE = -2
@@ -53,27 +54,16 @@ _APPENDABLE = (
     DoubleTopicRecord,
 )
 
-_METADATA_HEAD = Statement("metadata_head", writes=False)
-_METADATA_LOG_START = Statement("metadata_log_start", writes=False)
 _READ_METADATA = Statement("read_metadata", writes=False)
 _NEWEST_SNAPSHOT = Statement("newest_snapshot", writes=False)
 _APPEND_RECORDS = Statement("append_records", writes=True)
 
 
-class PostgresMetadataLog:
+class PostgresMetadataLog(PostgresNoun):
     """Reading and appending."""
 
-    pool: Pool
-
-    async def metadata_head(self) -> int:
-        """The next offset of the log."""
-        (head,) = await _METADATA_HEAD.row(self.pool)
-        return int(head)
-
-    async def metadata_log_start(self) -> int:
-        """The lowest offset that is still kept."""
-        (start,) = await _METADATA_LOG_START.row(self.pool)
-        return int(start)
+    metadata_head = calls(MetadataLogApi.metadata_head, writes=False)
+    metadata_log_start = calls(MetadataLogApi.metadata_log_start, writes=False)
 
     async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
         """Read up to `limit` framed records from `start_offset` on; TruncatedError when they are no

@@ -1,33 +1,31 @@
 """Topics that double, in Postgres.
 
-Place: implements metastore.api.splits on double_topic.sql, which has the locks.
+Place: part of PartitionApi, on double_topic.sql, which has the locks.
 Invariant: the records are made here, from what the caller planned; the SQL functions append them with their projection.
 """
 
 from __future__ import annotations
 
-import uuid
-
-from headrace.metastore.api.groups import GroupKind
-from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
+from headrace.metastore.api.splits import Doubling, QuietSplit
+from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.partition_records import change_records, split_record
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.topic_partitions import Split
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError
 
 _DOUBLE_TOPIC = Statement("double_topic", writes=True)
-_AGENTS_BEHIND = Statement("agents_behind", writes=False)
-_TOPIC_READERS = Statement("topic_readers", writes=False)
-_QUIET_SPLITS = Statement("quiet_splits", writes=False)
 _SET_SPLIT_BOUNDARY = Statement("set_split_boundary", writes=True)
 
 
-class PostgresSplits:
+class PostgresSplits(PostgresNoun):
     """Doublings and their boundaries."""
 
-    pool: Pool
+    agents_behind = calls(PartitionApi.agents_behind, writes=False)
+    topic_readers = calls(PartitionApi.topic_readers, writes=False)
+    quiet_splits = calls(PartitionApi.quiet_splits, writes=False)
 
     async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
         """Append the records and create the children in one transaction, unless the log has moved on."""
@@ -49,19 +47,6 @@ class PostgresSplits:
             boundary_quiet_ms=boundary_quiet_ms,
         )
         return bool(doubled)
-
-    async def agents_behind(self, offset: int) -> list[int]:
-        """Ascending."""
-        return [node_id for (node_id,) in await _AGENTS_BEHIND.rows(self.pool, offset=offset)]
-
-    async def topic_readers(self, topic_id: uuid.UUID) -> list[ReadingGroup]:
-        """Return the topics' readers by id."""
-        rows = await _TOPIC_READERS.rows(self.pool, topic_id=topic_id)
-        return [ReadingGroup(group, kind and GroupKind(kind), *rest) for group, kind, *rest in rows]
-
-    async def quiet_splits(self, limit: int) -> list[QuietSplit]:
-        """Oldest first."""
-        return [QuietSplit(*row) for row in await _QUIET_SPLITS.rows(self.pool, limit=limit)]
 
     async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
         """FencedError for a stale epoch."""

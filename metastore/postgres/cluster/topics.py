@@ -25,7 +25,8 @@ from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, 
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError, InvalidError
 
 _CREATE_TOPICS = Statement("create_topics", writes=True)
@@ -35,10 +36,8 @@ _CHANGE_PARTITION_COUNTS = Statement("change_partition_counts", writes=True)
 _REMOVE_PARTITION = Statement("remove_partition", writes=True)
 
 
-class PostgresTopics:
+class PostgresTopics(PostgresNoun):
     """What changes the set of partitions."""
-
-    pool: Pool
 
     async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
         """False when the head is not `expected_head`; AlreadyExistsError for a name or id that is taken."""

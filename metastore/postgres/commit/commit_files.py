@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
 from headrace.metastore.postgres.commit.staging import Staged
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import InvalidError
 
 PRODUCER_IDS_MAX = 1_000_000
@@ -20,10 +21,9 @@ _COMMIT_FILES = Statement("commit_files", writes=True)
 _ALLOCATE_PRODUCER_IDS = Statement("allocate_producer_ids", writes=True)
 
 
-class PostgresCommit:
+class PostgresCommit(PostgresNoun):
     """Implements CommitApi."""
 
-    pool: Pool
     settings: Settings
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from headrace.metastore.api.agents import COMMIT_SHARDS
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.records import encode_record
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 
 GROW_SECONDS = 120.0
 """A million partitions take some seconds."""
@@ -17,10 +18,8 @@ DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 _GROW = Statement("grow_commit_shards", writes=True, in_any_life=True, patience_seconds=GROW_SECONDS)
 
 
-class PostgresShards:
-    """Implements ShardApi."""
-
-    pool: Pool
+class PostgresShards(PostgresNoun):
+    """Implements what ClusterFacts says of the shards."""
 
     async def count_commit_shards(self) -> int:
         shards: int = (await DESCRIBE_CLUSTER.row(self.pool))[2]

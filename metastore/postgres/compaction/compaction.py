@@ -23,7 +23,8 @@ from headrace.metastore.api.compaction import (
 )
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import NotFoundError
 from headrace.storage.file_id import born_ms
 
@@ -36,10 +37,8 @@ _FROM_THE_START = uuid.UUID(int=0)
 _SCANNED_LEVEL = 2
 
 
-class PostgresCompaction:
+class PostgresCompaction(PostgresNoun):
     """Implements metastore.api.compaction.CompactionApi."""
-
-    pool: Pool
 
     async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
         rows = await _WAITING_FILES.rows(self.pool, scan_from=scan_from, limit=limit)
@@ -57,20 +56,7 @@ class PostgresCompaction:
         rows = await _MERGEABLE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))
         return LiveExtents(
             rows[0][0],
-            [
-                LivePartition(
-                    key,
-                    topic_id,
-                    index,
-                    compression_type,
-                    unpack_extents(packed),
-                    int(max_bytes) if max_bytes else None,
-                    roll_offset,
-                    cleaned_offset,
-                )
-                for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
-                if key is not None
-            ],
+            [live_partition(*row[1:]) for row in rows if row[1] is not None],
         )
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
@@ -78,6 +64,22 @@ class PostgresCompaction:
             return []
         (outcomes,) = await _SWAP_EXTENTS.row(self.pool, **swap_parameters(token, file, swaps))
         return swap_outcomes(file, outcomes)
+
+
+def live_partition(
+    key: int,
+    topic_id: uuid.UUID,
+    index: int,
+    compression_type: str,
+    max_bytes: str | None,
+    packed: bytes,
+    roll_offset: int,
+    *cleaned_offset: int,
+) -> LivePartition:
+    """Return it from the columns of find_mergeable_extents, or of find_parts_to_clean."""
+    most = int(max_bytes) if max_bytes else None
+    extents = unpack_extents(packed)
+    return LivePartition(key, topic_id, index, compression_type, extents, most, roll_offset, *cleaned_offset)
 
 
 def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> dict[str, Any]:

@@ -7,46 +7,31 @@ controller that was paused and resumes after another one took over changes nothi
 
 from __future__ import annotations
 
-import uuid
-
-from headrace.metastore.api.controller import ControllerLease, SnapshotState
+from headrace.metastore.api.controller import ControllerApi, ControllerLease
 from headrace.metastore.api.metadata_log import StoredSnapshot
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError
 
-_ASK_CONTROLLER_LEASE = Statement("ask_controller_lease", writes=True)
 _DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)
-_RESIGN_CONTROLLER = Statement("resign_controller", writes=True)
 _FENCE_SILENT_AGENTS = Statement("fence_silent_agents", writes=True)
-_SUCCEED_CONTROLLER = Statement("succeed_controller", writes=True)
 _HIDE_AGENT = Statement("hide_agent", writes=True)
-_SNAPSHOT_STATE = Statement("snapshot_state", writes=False)
 _SAVE_SNAPSHOT = Statement("save_snapshot", writes=True)
 _TRUNCATE_METADATA = Statement("truncate_metadata", writes=True)
 
 
-class PostgresController:
+class PostgresController(PostgresNoun):
     """Implements ControllerApi."""
 
-    pool: Pool
-
-    async def hold_controller_lease(
-        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
-    ) -> ControllerLease:
-        """Return who holds the lease after this incarnation tried to."""
-        row = await _ASK_CONTROLLER_LEASE.row(
-            self.pool, controller_id=controller_id, incarnation_id=incarnation_id, lease_ms=lease_ms
-        )
-        return ControllerLease(*row)
+    hold_controller_lease = calls(ControllerApi.hold_controller_lease, "ask_controller_lease", writes=True)
+    resign_controller = calls(ControllerApi.resign_controller, writes=True)
+    succeed_controller = calls(ControllerApi.succeed_controller, writes=True)
+    snapshot_state = calls(ControllerApi.snapshot_state, writes=False)
 
     async def describe_controller(self) -> ControllerLease | None:
         """The holder of the lease; None while there is none."""
         rows = await _DESCRIBE_CONTROLLER.rows(self.pool)
         return ControllerLease(rows[0][0], rows[0][1], is_own=False) if rows else None
-
-    async def resign_controller(self, controller_epoch: int) -> None:
-        """Nothing happens under a stale epoch."""
-        await _RESIGN_CONTROLLER.row(self.pool, controller_epoch=controller_epoch)
 
     async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
         """The node ids that were fenced; FencedError for a stale epoch."""
@@ -56,19 +41,6 @@ class PostgresController:
         if fenced is None:
             raise _stale(controller_epoch)
         return list(fenced)
-
-    async def succeed_controller(
-        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
-    ) -> ControllerLease:
-        """Return who holds the lease after this incarnation tried to take it over from the holder of `gone_epoch`."""
-        row = await _SUCCEED_CONTROLLER.row(
-            self.pool,
-            controller_id=controller_id,
-            incarnation_id=incarnation_id,
-            lease_ms=lease_ms,
-            gone_epoch=gone_epoch,
-        )
-        return ControllerLease(*row)
 
     async def hide_agent(
         self, controller_epoch: int, node_id: int, broker_epoch: int, *, session_timeout_ms: int
@@ -84,10 +56,6 @@ class PostgresController:
         if hidden is None:
             raise _stale(controller_epoch)
         return bool(hidden)
-
-    async def snapshot_state(self) -> SnapshotState:
-        """Return what the newest snapshot leaves in the log."""
-        return SnapshotState(*await _SNAPSHOT_STATE.row(self.pool))
 
     async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
         """FencedError for a stale epoch; InvalidError for an end that the log has not reached."""

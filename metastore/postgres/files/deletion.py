@@ -12,36 +12,26 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace.metastore.api.files import DeadFile, JanitorState
+from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.file_id import born_ms, term_ms
 
-_TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
-_DROP_FILES = Statement("drop_files", writes=True)
 _SET_ASIDE_FILES = Statement("set_aside_files", writes=True)
-_UNNAMED_FILES = Statement("unnamed_files", writes=False)
 _CONDEMN_FILES = Statement("condemn_files", writes=True)
-_JANITOR_STATE = Statement("janitor_state", writes=False)
-_BEGIN_GENERATION = Statement("begin_generation", writes=True)
-_RESUME_JANITOR = Statement("resume_janitor", writes=True)
 
 
-class PostgresDeletion:
+class PostgresDeletion(PostgresNoun):
     """Implements FileApi."""
 
-    pool: Pool
-
-    async def take_dead_files(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> list[DeadFile]:
-        rows = await _TAKE_DEAD_FILES.rows(
-            self.pool, job_id=token.job_id, epoch=token.epoch, incarnation_id=incarnation_id, limit=limit
-        )
-        return [DeadFile(*row) for row in rows]
-
-    async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
-        (dropped,) = await _DROP_FILES.row(self.pool, job_id=token.job_id, epoch=token.epoch, ids=pack_uuids(file_ids))
-        return int(dropped)
+    take_dead_files = calls(FileApi.take_dead_files, writes=True)
+    drop_files = calls(FileApi.drop_files, writes=True, ids="file_ids")
+    unnamed_files = calls(FileApi.unnamed_files, writes=False, ids="file_ids")
+    janitor_state = calls(FileApi.janitor_state, writes=False)
+    begin_generation = calls(FileApi.begin_generation, writes=True)
+    resume_janitor = calls(FileApi.resume_janitor, writes=True)
 
     async def set_aside_files(self, token: JobToken, delays_ms: Mapping[uuid.UUID, int]) -> None:
         await _SET_ASIDE_FILES.row(
@@ -51,9 +41,6 @@ class PostgresDeletion:
             ids=pack_uuids(list(delays_ms)),
             delays_ms=pack_int8(np.array(list(delays_ms.values()), dtype=np.int64)),
         )
-
-    async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-        return [file_id for (file_id,) in await _UNNAMED_FILES.rows(self.pool, ids=pack_uuids(file_ids))]
 
     async def condemn_files(
         self, token: JobToken, incarnation_id: uuid.UUID, file_ids: Sequence[uuid.UUID], *, min_age_ms: int
@@ -68,16 +55,3 @@ class PostgresDeletion:
             min_age_ms=min_age_ms,
         )
         return [file_id for (file_id,) in rows]
-
-    async def janitor_state(self) -> JanitorState:
-        return JanitorState(*await _JANITOR_STATE.row(self.pool))
-
-    async def begin_generation(self, token: JobToken, incarnation_id: uuid.UUID) -> int:
-        (generation,) = await _BEGIN_GENERATION.row(
-            self.pool, job_id=token.job_id, epoch=token.epoch, incarnation_id=incarnation_id
-        )
-        return int(generation)
-
-    async def resume_janitor(self, seen: int) -> int:
-        (generation,) = await _RESUME_JANITOR.row(self.pool, seen=seen)
-        return int(generation)

@@ -1,6 +1,6 @@
 """An index made again from the bucket, in a metastore that lost its rows.
 
-Place: `headrace audit --rebuild-index` (compactor/rebuild.py), while no agent runs; part of FileApi.
+Place: `headrace audit --rebuild-index` (compactor/rebuild.py), while no agent runs; part of RestoreApi.
 Invariant: files first, then their extents, of each partition in offset order.
 If the process crashes between two calls, the metastore holds a part of the index: format a new one and start over.
 """
@@ -14,17 +14,16 @@ import numpy as np
 from headrace.metastore.api.files import FoundFile
 from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.file_id import born_ms
 
 _REBUILD_FILES = Statement("rebuild_files", writes=True)
 _REBUILD_EXTENTS = Statement("rebuild_extents", writes=True)
 
 
-class PostgresRebuild:
+class PostgresRebuild(PostgresNoun):
     """Names files and their extents again."""
-
-    pool: Pool
 
     async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
         levels, sizes, body_bytes, live_bytes = np.array([file[1:] for file in files], dtype=np.int64).reshape(-1, 4).T

@@ -11,19 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.groups import (
     CommittedOffset,
+    GroupApi,
     GroupClaim,
     GroupKind,
-    GroupListing,
     GroupRecord,
-    ParentPosition,
 )
-from headrace.metastore.api.share_groups import (
-    LoadedSharePartition,
-    ShareState,
-    StoredSharePartition,
-    StoredShareState,
-)
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.api.share_groups import ShareState, StoredSharePartition, StoredShareState
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError
 
@@ -31,21 +26,19 @@ _CLAIM_GROUP = Statement("claim_group", writes=True)
 _RELEASE_GROUPS = Statement("release_groups", writes=True)
 _SAVE_GROUP = Statement("save_group", writes=True)
 _DELETE_GROUP = Statement("delete_group", writes=True)
-_LIST_GROUPS = Statement("list_groups", writes=False)
 _COMMIT_OFFSETS = Statement("commit_group_offsets", writes=True)
 _FETCH_OFFSETS = Statement("fetch_group_offsets", writes=False)
-_PARENT_POSITIONS = Statement("parent_positions", writes=False)
 _DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
 _STORE_SHARES = Statement("store_share_partitions", writes=True)
-_LOAD_SHARES = Statement("load_share_partitions", writes=False)
 _SHARE_STATES = Statement("share_states", writes=False)
 
 
-class PostgresGroups:
+class PostgresGroups(PostgresNoun):
     """The group operations of PostgresMetastore."""
 
-    pool: Pool
-    readers: Pool
+    list_groups = calls(GroupApi.list_groups, writes=False, by_readers=True)
+    parent_positions = calls(GroupApi.parent_positions, writes=False, by_readers=True)
+    load_share_partitions = calls(GroupApi.load_share_partitions, writes=False, by_readers=True)
 
     async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
         refusal, epoch, *saved = await _CLAIM_GROUP.row(
@@ -86,11 +79,6 @@ class PostgresGroups:
             raise _claimed_since(group_id, coordinator_epoch)
         return bool(existed)
 
-    async def list_groups(self, group_ids: Sequence[str] | None = None) -> list[GroupListing]:
-        wanted = None if group_ids is None else list(group_ids)
-        rows = await _LIST_GROUPS.rows(self.readers, group_ids=wanted)
-        return [GroupListing(group_id, GroupKind(kind), *more) for group_id, kind, *more in rows]
-
     async def commit_offsets(
         self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
     ) -> list[bool]:
@@ -119,10 +107,6 @@ class PostgresGroups:
             CommittedOffset(key, offset, epoch, text.decode(), pending) for key, offset, epoch, text, pending in rows
         ]
 
-    async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
-        rows = await _PARENT_POSITIONS.rows(self.readers, group_id=group_id, parent_keys=list(parent_keys))
-        return [ParentPosition(*row) for row in rows]
-
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         (done,) = await _DELETE_OFFSETS.row(
             self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch, keys=list(partition_keys)
@@ -147,9 +131,6 @@ class PostgresGroups:
             raise _claimed_since(group_id, coordinator_epoch)
         stored = set(known)
         return [key in stored for key in asked]
-
-    async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
-        return [LoadedSharePartition(*row) for row in await _LOAD_SHARES.rows(self.readers, group_id=group_id)]
 
     async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
         rows = await _SHARE_STATES.rows(self.readers, group_id=after[0], partition_key=after[1], most=most)

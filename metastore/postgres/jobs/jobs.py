@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.api.jobs import Job, JobSchedule, JobState, JobToken, NewJob
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.api.jobs import Job, JobApi, JobSchedule, JobToken, NewJob
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError
 
 _SCHEDULE_JOBS = Statement("schedule_jobs", writes=True)
 _ENQUEUE_JOBS = Statement("enqueue_jobs", writes=True)
-_HAND_OVER_JOBS = Statement("hand_over_jobs", writes=True)
 _CLAIM_JOB = Statement("claim_job_as", writes=True)
-_HEARTBEAT_JOB = Statement("heartbeat_job", writes=True)
-_FINISH_JOB = Statement("finish_job", writes=True)
-_FAIL_JOB = Statement("fail_job", writes=True)
-_RELEASE_JOB = Statement("release_job", writes=True)
 
 
-class PostgresJobs:
+class PostgresJobs(PostgresNoun):
     """Implements metastore.api.jobs.JobApi."""
 
-    pool: Pool
+    heartbeat_job = calls(JobApi.heartbeat_job, writes=True)
+    finish_job = calls(JobApi.finish_job, writes=True)
+    fail_job = calls(JobApi.fail_job, writes=True, retry_ms="retry_after_ms")
+    release_job = calls(JobApi.release_job, writes=True)
+    hand_over_jobs = calls(JobApi.hand_over_jobs, writes=True, by_job="by.job_id", by_epoch="by.epoch")
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
         (is_controller,) = await _SCHEDULE_JOBS.row(
@@ -54,37 +54,8 @@ class PostgresJobs:
         )
         return [added for (added,) in rows]
 
-    async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
-        (handed,) = await _HAND_OVER_JOBS.row(
-            self.pool,
-            by_job=by.job_id,
-            by_epoch=by.epoch,
-            kind=kind,
-            to_kind=to_kind,
-            after_ms=after_ms,
-            attempts=attempts,
-        )
-        return int(handed)
-
     async def claim_job(
         self, worker: str, kinds: Sequence[str], lease_ms: int, *, node_id: int | None = None
     ) -> Job | None:
         rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms, broker_id=node_id)
         return Job(JobToken(*rows[0][:2]), *rows[0][2:]) if rows else None
-
-    async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:
-        await _HEARTBEAT_JOB.row(
-            self.pool, job_id=token.job_id, epoch=token.epoch, lease_ms=lease_ms, progress=progress
-        )
-
-    async def finish_job(self, token: JobToken) -> None:
-        await _FINISH_JOB.row(self.pool, job_id=token.job_id, epoch=token.epoch)
-
-    async def fail_job(self, token: JobToken, error: str, retry_after_ms: int | None) -> JobState:
-        (state,) = await _FAIL_JOB.row(
-            self.pool, job_id=token.job_id, epoch=token.epoch, error=error, retry_ms=retry_after_ms
-        )
-        return JobState(state)
-
-    async def release_job(self, token: JobToken) -> None:
-        await _RELEASE_JOB.row(self.pool, job_id=token.job_id, epoch=token.epoch)

@@ -1,33 +1,25 @@
 """Read pins in Postgres: rows of the jobs table, which the janitor looks at anyway.
 
-Place: under headrace.scan; implements metastore.api.pins.ReadPinApi.
+Place: under headrace.scan; part of JobApi.
 Invariant: a pin is granted before the look-ups that it protects begin; its end is the row's lease.
 """
 
 from __future__ import annotations
 
-from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.pins import GrantedPin
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.api.jobs import GrantedPin, JobApi, JobToken
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
 _PIN_READS = Statement("pin_reads", writes=True)
-_RELEASE_PINS = Statement("release_pins", writes=True)
 
 
-class PostgresPins:
-    """Implements metastore.api.pins.ReadPinApi."""
+class PostgresPins(PostgresNoun):
+    """Implements what JobApi says of read pins."""
 
-    pool: Pool
+    release_pins = calls(JobApi.release_pins, writes=True, job_ids="tokens.job_id", epochs="tokens.epoch")
 
     async def pin_reads(self, holder: str, term_ms: int, default_max_ms: int) -> GrantedPin:
         job_id, epoch, max_term_ms = await _PIN_READS.row(
             self.pool, holder=holder, term_ms=term_ms, default_max_ms=default_max_ms
         )
         return GrantedPin(None if job_id is None else JobToken(job_id, epoch), max_term_ms)
-
-    async def release_pins(self, tokens: list[JobToken]) -> None:
-        await _RELEASE_PINS.row(
-            self.pool,
-            job_ids=[token.job_id for token in tokens],
-            epochs=[token.epoch for token in tokens],
-        )

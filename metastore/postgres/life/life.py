@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
-from headrace.metastore.api.life import Server, ServerLife
+from headrace.metastore.api.life import LifeApi, Server, ServerLife
 from headrace.metastore.life.numbers import epoch_floor, log_floor
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
@@ -21,22 +21,21 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import calls
+from headrace.metastore.postgres.statement import Statement
 
 BEGIN_SECONDS = 300.0
 """A million partitions take some ten seconds: each gets a leader epoch."""
 
 DESCRIBE_LIFE = Statement("describe_life", writes=False)
-_PREPARE_LIFE = Statement("prepare_unspent_life", writes=True, in_any_life=True)
-_RECORD_DATABASE = Statement("record_database", writes=True, in_any_life=True)
 _BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True, patience_seconds=BEGIN_SECONDS)
 
 
 class PostgresLife(PostgresMetadataLog):
     """Implements LifeApi."""
 
-    pool: Pool
-    readers: Pool
+    prepare_life = calls(LifeApi.prepare_life, "prepare_unspent_life", writes=True, in_any_life=True)
+    record_database = calls(LifeApi.record_database, writes=True, in_any_life=True)
 
     @property
     def named_life(self) -> int:
@@ -53,10 +52,6 @@ class PostgresLife(PostgresMetadataLog):
         cluster_id, life, incarnation_id, *found = await DESCRIBE_LIFE.row(self.pool)
         return ServerLife(cluster_id, life, incarnation_id, Server(*found[:3]), Server(*found[3:6]), *found[6:])
 
-    async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
-        (prepared,) = await _PREPARE_LIFE.row(self.pool, incarnation_id=incarnation_id, spent=spent)
-        return uuid.UUID(str(prepared))
-
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         image = await load_image(self)
         snapshot = await asyncio.to_thread(encode_snapshot, reborn(image, life))
@@ -69,10 +64,6 @@ class PostgresLife(PostgresMetadataLog):
             last_record=_format_record(image),
         )
         return bool(begun)
-
-    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
-        (is_own,) = await _RECORD_DATABASE.row(self.pool, life=life, incarnation_id=incarnation_id)
-        return bool(is_own)
 
 
 def reborn(image: MetadataImage, life: int) -> MetadataImage:

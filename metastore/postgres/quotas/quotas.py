@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 
 _EXCHANGE_QUOTA_USE = Statement("exchange_quota_use", writes=True)
 
 
-class PostgresQuotaUse:
+class PostgresQuotaUse(PostgresNoun):
     """Implements QuotaUseApi."""
-
-    pool: Pool
 
     async def exchange_quota_use(self, node_id: int, report: str) -> Mapping[int, str]:
         return dict(await _EXCHANGE_QUOTA_USE.rows(self.pool, node_id=node_id, report=report))

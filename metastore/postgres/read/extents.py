@@ -24,7 +24,8 @@ from headrace.metastore.api.read import (
     PartitionExtents,
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_aborted, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 
 _LOOK_UP_EXTENTS = Statement("look_up_extents", writes=False)
 _LIST_OFFSETS = Statement("list_offsets", writes=False)
@@ -32,10 +33,8 @@ _FIND_EPOCH_ENDS = Statement("find_epoch_ends", writes=False)
 _GONE = EpochEnd(False, -1, -1)
 
 
-class PostgresExtents:
+class PostgresExtents(PostgresNoun):
     """The look-ups of readers."""
-
-    readers: Pool
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
         """See metastore.api.read.ReadApi."""

@@ -20,15 +20,14 @@ from headrace.metastore.postgres.packing import (
     unpack_log_starts,
     unpack_transaction_row,
 )
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 
 _POLL_FEED = Statement("poll_feed", writes=False)
 
 
-class PostgresFeed:
+class PostgresFeed(PostgresNoun):
     """Polling the feed."""
-
-    pool: Pool
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         """A page holds at most 64 rows per shard: while `heads` is ahead of the last row, ask again.

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from headrace.metastore.api.pins import READ_PIN
+from headrace.metastore.api.jobs import READ_PIN
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 

@@ -27,8 +27,8 @@ from headrace.metastore.api.reports import (
     TopicSize,
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
+from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.reports.report_query import ReportQuery
-from headrace.metastore.postgres.statement import Pool
 
 _LIST_JOBS = ReportQuery("list_jobs")
 _COUNT_JOBS = ReportQuery("count_jobs")
@@ -44,10 +44,8 @@ _FILE_LEVELS = ReportQuery("file_levels")
 _AGENT_LEASES = ReportQuery("list_agent_leases")
 
 
-class PostgresReports:
+class PostgresReports(PostgresNoun):
     """Implements the Protocols of metastore/api/reports.py."""
-
-    readers: Pool
 
     async def list_jobs(self, limit: int) -> list[JobStatus]:
         return [

@@ -8,32 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.restoring import (
-    MovedBack,
     RemovedRecords,
-    RestorableTopic,
+    RestoreApi,
     RestoreOutcome,
-    Revived,
 )
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
-_RESTORABLE_TOPICS = Statement("restorable_topics", writes=False)
-_REVIVE_TOPIC = Statement("revive_topic", writes=True)
 _RESTORE_TOPIC = Statement("restore_topic", writes=True)
 _REMOVED_RECORDS = Statement("removed_records", writes=False)
-_RESTORE_RECORDS = Statement("restore_records", writes=True)
 
 
-class PostgresRestoring:
+class PostgresRestoring(PostgresNoun):
     """Implements metastore.api.restoring.RestoreApi."""
 
-    pool: Pool
-
-    async def restorable_topics(self, topic_number: int | None = None) -> list[RestorableTopic]:
-        return [RestorableTopic(*row) for row in await _RESTORABLE_TOPICS.rows(self.pool, topic_number=topic_number)]
-
-    async def revive_topic(self, topic_number: int, *, limit: int) -> Revived:
-        outcome, extents = await _REVIVE_TOPIC.row(self.pool, topic_number=topic_number, limit=limit)
-        return Revived(RestoreOutcome(outcome), extents)
+    restorable_topics = calls(RestoreApi.restorable_topics, writes=False)
+    revive_topic = calls(RestoreApi.revive_topic, writes=True)
+    restore_records = calls(RestoreApi.restore_records, writes=True)
 
     async def restore_topic(
         self, expected_head: int, topic_number: int, name: str, records: Sequence[bytes], epochs: Mapping[int, int]
@@ -62,7 +53,3 @@ class PostgresRestoring:
             self.pool, keys=keys, limit=extents_max, retention_ms=retention_ms, retention_bytes=retention_bytes
         )
         return [RemovedRecords(key, RestoreOutcome(row[0]), *row[1:]) for key, row in zip(keys, rows, strict=True)]
-
-    async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:
-        outcome, *rest = await _RESTORE_RECORDS.row(self.pool, key=key, offset=offset, limit=limit)
-        return MovedBack(RestoreOutcome(outcome), *rest)

@@ -15,7 +15,8 @@ import numpy as np
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.postgres.packing import pack_int4, pack_int8
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import InvalidError
 
 _MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
@@ -23,10 +24,8 @@ _ENFORCE_RETENTION = Statement("enforce_retention", writes=True)
 _OLDEST_EXTENTS = Statement("oldest_extents", writes=False)
 
 
-class PostgresRetention:
+class PostgresRetention(PostgresNoun):
     """Implements metastore.api.retention.RetentionApi."""
-
-    pool: Pool
 
     async def move_log_starts(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
         if not targets:

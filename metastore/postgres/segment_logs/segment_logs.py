@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.segment_keys import RemoteSegmentKey
-from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage
+from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage, SegmentLogApi
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.api.segments import (
     PartitionMarker,
@@ -22,9 +22,9 @@ from headrace.metastore.api.segments import (
     SegmentEvent,
     SegmentFacts,
 )
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
-_SEGMENT_LOG_ENDS = Statement("segment_log_ends", writes=False)
 _READ_REMOTE_LOG = Statement("read_remote_log", writes=False)
 _READ_AUDIT_LOG = Statement("read_audit_log", writes=False)
 _LIST_SEGMENTS = Statement("list_segments", writes=False)
@@ -33,13 +33,10 @@ _ENDS = len(LogEnds._fields)
 _EVENT = _ENDS + len(ArchivedAudit._fields) - 1  # only a due object is not told of
 
 
-class PostgresSegmentLogs:
+class PostgresSegmentLogs(PostgresNoun):
     """Implements metastore.api.segment_logs.SegmentLogApi."""
 
-    readers: Pool
-
-    async def segment_log_ends(self) -> list[LogEnds]:
-        return [LogEnds(*row) for row in await _SEGMENT_LOG_ENDS.rows(self.readers)]
+    segment_log_ends = calls(SegmentLogApi.segment_log_ends, writes=False, by_readers=True)
 
     async def read_remote_log(self, metadata_partition: int, start_offset: int, limit: int) -> RemoteLogPage:
         rows = await _READ_REMOTE_LOG.rows(

@@ -6,25 +6,24 @@ Invariant: a report is one row of one process; the values that apply are in the 
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 
 import numpy as np
 
-from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.api.settings import SettingProposals, SettingReport, SettingsApi
 from headrace.metastore.postgres.packing import pack_int2
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.statement import Statement
 
 _REPORT_PROCESS = Statement("report_process", writes=True)
-_WITHDRAW_SETTINGS = Statement("withdraw_settings", writes=True)
 _SETTING_PROPOSALS = Statement("setting_proposals", writes=False)
-_COMPACTORS_WITHOUT = Statement("compactors_without", writes=False)
 
 
-class PostgresSettings:
+class PostgresSettings(PostgresNoun):
     """Implements SettingsApi."""
 
-    pool: Pool
+    withdraw_settings = calls(SettingsApi.withdraw_settings, writes=True)
+    compactors_without = calls(SettingsApi.compactors_without, writes=False)
 
     async def report_settings(self, report: SettingReport) -> None:
         await _REPORT_PROCESS.row(
@@ -39,9 +38,6 @@ class PostgresSettings:
             levels=pack_int2(np.array(list(report.features.values()), np.int16)),
         )
 
-    async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
-        await _WITHDRAW_SETTINGS.row(self.pool, incarnation_id=incarnation_id)
-
     async def setting_proposals(self) -> SettingProposals:
         undecided: defaultdict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
         counts: dict[str, int] = {}
@@ -55,8 +51,3 @@ class PostgresSettings:
                 case "unreported":
                     unreported = len(members)
         return SettingProposals(dict(undecided), counts, unreported)
-
-    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
-        return tuple(
-            [process for (process,) in await _COMPACTORS_WITHOUT.rows(self.pool, feature=feature, level=level)]
-        )

@@ -1,6 +1,6 @@
 """Probes whether commits end, and says what they wait for.
 
-Place: implements StandbyApi; under the readiness of each process and `headrace doctor`.
+Place: implements Metastore; under the readiness of each process and `headrace doctor`.
 Invariant: a probe that waits is canceled, so sessions that wait do not add up: what it commits is only a message, which
 may be on no standby. What commits wait for is read by a connection of readers, as the others may all hang.
 """
@@ -11,6 +11,7 @@ import asyncio
 from contextlib import suppress
 
 from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
+from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -19,11 +20,8 @@ _PROBE_COMMIT = Statement("probe_commit", writes=True, in_any_life=True)
 _STANDBY_STATE = Statement("standby_state", writes=False)
 
 
-class PostgresStandbys:
-    """Implements StandbyApi."""
-
-    pool: Pool
-    readers: Pool
+class PostgresStandbys(PostgresNoun):
+    """Implements what Metastore says of commits."""
 
     async def probe_commit(self) -> None:
         try:

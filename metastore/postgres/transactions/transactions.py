@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
+from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
 from headrace.metastore.api.transaction_state import (
     ProducerEpoch,
     Transaction,
@@ -24,9 +23,11 @@ from headrace.metastore.api.transactions import (
     OpenTransactions,
     PendingOffsetsAnswer,
     TransactionAnswer,
+    TransactionApi,
 )
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.standbys.standbys import AWAIT_STANDBYS
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
 from headrace.storage.errors import FencedError, UnavailableError
@@ -37,21 +38,31 @@ _FIND = Statement("find_transactions", writes=False)
 _OPEN = Statement("open_transactions", writes=False)
 _WRITE = Statement("write_transaction", writes=True)
 _END = Statement("end_transaction", writes=True)
-_EXPIRE = Statement("expire_transactional_ids", writes=True)
 _ADD_OFFSETS = Statement("add_pending_offsets", writes=True)
 _ENDED = Statement("ended_transactions", writes=False)
-_FORGET_OUTCOMES = Statement("forget_outcomes", writes=True)
-_MARKERS_IN_LOG = Statement("markers_in_log", writes=False)
 _CHANGED = [-1]
 """What add_pending_offsets answers if the transaction's row is not what it was."""
 
 Decide = Callable[[Transaction | None], TransactionStep]
 
 
-class PostgresTransactions:
+class PostgresTransactions(PostgresNoun):
     """The transaction operations of PostgresMetastore."""
 
-    pool: Pool
+    expire_transactional_ids = calls(TransactionApi.expire_transactional_ids, writes=True)
+    forget_outcomes = calls(
+        OutcomeApi.forget_outcomes, writes=True, keys="ended.partition_key", offsets="ended.marker_offset"
+    )
+    markers_in_log = calls(
+        OutcomeApi.markers_in_log,
+        writes=False,
+        topics="outcomes.topic_id",
+        partitions="outcomes.partition_index",
+        offsets="outcomes.marker_offset",
+        producers="outcomes.producer_id",
+        epochs="outcomes.epoch",
+        commits="outcomes.commits",
+    )
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, asked: ProducerEpoch, new_producer_id: int
@@ -129,31 +140,11 @@ class PostgresTransactions:
         count, oldest_ms, late_count, late, now_ms = await _OPEN.row(self.pool, most=most)
         return OpenTransactions(count, oldest_ms, late_count, [LateTransaction(name, now_ms) for name in late])
 
-    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
-        (forgotten,) = await _EXPIRE.row(self.pool, expiration_ms=expiration_ms, most=most)
-        return int(forgotten)
-
     async def ended_transactions(self, most: int) -> list[EndedTransaction]:
         return [
             EndedTransaction(key, offset, None if topic_id is None else TransactionOutcome(topic_id, *row))
             for key, offset, topic_id, *row in await _ENDED.rows(self.pool, most=most)
         ]
-
-    async def forget_outcomes(self, token: JobToken, ended: Sequence[EndedTransaction]) -> None:
-        keys, offsets = [one.partition_key for one in ended], [one.marker_offset for one in ended]
-        await _FORGET_OUTCOMES.row(self.pool, job_id=token.job_id, epoch=token.epoch, keys=keys, offsets=offsets)
-
-    async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
-        rows = await _MARKERS_IN_LOG.rows(
-            self.pool,
-            topics=[one.topic_id for one in outcomes],
-            partitions=[one.partition_index for one in outcomes],
-            offsets=[one.marker_offset for one in outcomes],
-            producers=[one.producer_id for one in outcomes],
-            epochs=[one.epoch for one in outcomes],
-            commits=[one.commits for one in outcomes],
-        )
-        return [is_there for (is_there,) in rows]
 
     async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
         ids = None if transactional_ids is None else list(transactional_ids)

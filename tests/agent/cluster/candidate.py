@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.storage.clock import Clock
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.commit import BatchOutcome
-from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
