@@ -70,8 +70,9 @@ def test_a_topic_doubles(run: Run, server: DevServer) -> None:
     assert (doubled["outcome"], doubled["partitions"], doubled["boundaries"]) == ("doubled", 4, 2)
     run("groups", "delete", "assigns", "--yes")
     assert run(*words)["partitions"] == 4, "it is repeated"
-    run(*words[:-1], "8", "--no-wait")
-    assert "last doubling is not over" in run(*words[:-1], "16", status=1)
+    for_an_hour = ("topics", "alter", "twice", "--double", "--producers-max-age-ms", "3600000", "--partitions")
+    run(*for_an_hour, "8", "--no-wait")
+    assert "last doubling is not over" in run(*for_an_hour, "16", status=1)
     assert "last doubling is not over" in run("topics", "alter", "twice", "--partitions", "9", status=1)
     described = told(lambda: run("topics", "describe", "twice")[0], lambda topic: len(topic["partitions"]) == 8)
     assert {row["latest"] for row in described["partitions"]} == {0}
