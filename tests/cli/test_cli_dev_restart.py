@@ -26,7 +26,8 @@ def _values(bootstrap: str) -> list[int]:
     return [int(message.value() or b"") for message in KafkaClients(bootstrap).read("kept", 2 * RECORDS)]
 
 
-@pytest.mark.parametrize("is_killed", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [True, False])
 def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path, is_killed: bool) -> None:
     """After a crash, and after a stop; a setting that was changed at run time stays, whichever a restart is given."""
     data_dir = tmp_path / "data"

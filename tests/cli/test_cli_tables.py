@@ -202,7 +202,8 @@ def test_a_table_is_what_a_consumer_reads_also_after_the_topic_halved(server: De
     assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == records
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 3])
 def test_two_workers_one_of_them_killed_again_and_again(
     server: DevServer, run: Run, catalog: dict[str, object], kills: int
 ) -> None:

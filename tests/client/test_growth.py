@@ -87,6 +87,7 @@ async def test_requests_that_name_another_count_are_refused(server: DevServer) -
     assert [(each.source, each.after_creation) for each in epochs.values()][:3] == [(-1, -1), (-1, -1), (0, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P3", "P6", "P11")
 async def test_partitions_that_return_keep_the_order(server: DevServer) -> None:
     """Marked partitions are removed when DeleteRecords has emptied them, and their indexes are used again."""

@@ -99,6 +99,7 @@ async def _lose_one(
     return load
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W1", "C5")
 async def test_a_killed_agent_is_replaced_and_clients_only_wait(three_agents: Three) -> None:
     load = await _lose_one(three_agents, "killed", lambda victim: victim.kill())
