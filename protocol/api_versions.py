@@ -1,6 +1,6 @@
 """The APIs and versions that Headrace can serve, and the ApiVersions response (API key 18).
 
-Place: the listener parses request headers with this table; `agent.serve.dispatch` advertises the rows that
+Place: the listener parses request headers with this table; `agent.apis.dispatch` advertises the rows that
 have a handler.
 Invariant: only implemented versions are advertised, at most up to the newest stable version of Kafka 4
 that kio 0.6 knows.

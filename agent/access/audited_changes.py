@@ -1,6 +1,6 @@
 """Audits administrative requests: one line per resource that a request changed, or was refused to change.
 
-Place: around the handlers that agent/serve/api_row.py registers; the rows of agent/serve/handlers.py name these
+Place: around the handlers that agent/apis/api_row.py registers; the rows of agent/serve/handlers.py name these
 functions.
 Invariant: what a handler answers passes unchanged. A request that another agent forwarded is audited there, with its
 client's connection, and not a second time. Names of configs are in the log, values are not. A check without a change

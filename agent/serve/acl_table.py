@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.agent.access.authorization.rules.cluster import EVERYONE
-from headrace.agent.access.authorization.rules.rule import Check, Rule
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS
+from headrace.agent.access.authorization.rule import Check, Rule
+from headrace.agent.apis.cluster import EVERYONE
+from headrace.agent.apis.controllers import CONTROLLER_ROWS
 from headrace.agent.serve.handlers import ROWS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_names import api_name

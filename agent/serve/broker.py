@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import compose_cluster
 from headrace.agent.cluster.membership import NOT_A_MEMBER, BrokerState
@@ -30,7 +31,6 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.trace import FileTrace
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
 from headrace.agent.serve.paths import AgentResources, RequestPaths

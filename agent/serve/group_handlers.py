@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access import audited_changes
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.rules import groups, offsets, own_requests, transactions
+from headrace.agent.apis import groups, offsets, own_requests, transactions
+from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
 from headrace.agent.groups.administration import GroupAdministration
@@ -52,7 +53,6 @@ from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.peers.forwarding.routes import Elements, Whole
-from headrace.agent.serve.api_row import ApiRow
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce

@@ -1,4 +1,4 @@
-"""The APIs of an agent: a row for each (agent/serve/api_row.py), those about groups, access and controllers in their
+"""The APIs of an agent: a row for each (agent/apis/api_row.py), those about groups, access and controllers in their
 folders.
 
 Place: agent/serve/paths.py registers them once. A new API is a row in protocol/api_versions.py and a row here.
@@ -15,9 +15,14 @@ from prometheus_client import CollectorRegistry, Counter
 from headrace.agent.access import audited_changes
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.rules import cluster, configs, groups, own_requests, topics, transactions
 from headrace.agent.access.quotas.mutations import MutationQuotas
+from headrace.agent.apis import cluster, configs, groups, own_requests, topics, transactions
+from headrace.agent.apis.access import ACCESS_ROWS, AccessParts
+from headrace.agent.apis.api_row import ApiRow, register_rows, routes_of, unadvertised
+from headrace.agent.apis.controllers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.newest_counts import NewestCounts
+from headrace.agent.cluster.requests.broker_lifecycle import UnregisterBroker
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
@@ -32,11 +37,6 @@ from headrace.agent.peers.channel import SHARE_TURN_KEY, ZONE_CACHE_KEY
 from headrace.agent.peers.forwarding.routes import of_brokers
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.produce.pipeline import ProducePipeline
-from headrace.agent.serve.access_handlers import ACCESS_ROWS, AccessParts
-from headrace.agent.serve.api_row import ApiRow, register_rows, routes_of, unadvertised
-from headrace.agent.serve.controller.broker_lifecycle import UnregisterBroker
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GROUP_ROWS, GroupHandlers
 from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.agent.topics.configs.alter import AlterConfigs, IncrementalAlterConfigs

@@ -20,6 +20,7 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.listener_security import ListenerSecurity, link_context
 from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster import zone
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import shared_address
@@ -39,7 +40,6 @@ from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.serve.authenticated import authenticated
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GroupHandlers
 from headrace.agent.serve.handlers import HandlerParts, register_handlers
 from headrace.agent.serve.no_coordinator import without_coordinator

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.api_row import routes_of
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller.agent_links import AgentLink
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
@@ -24,8 +26,6 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.serve.api_row import routes_of
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GROUP_ROWS
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.no_coordinator import without_coordinator

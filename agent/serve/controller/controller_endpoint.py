@@ -19,6 +19,9 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.listener_security import ListenerSecurity, link_context
+from headrace.agent.apis.api_row import register_rows
+from headrace.agent.apis.controllers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.controller.agent_links import open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
@@ -30,10 +33,7 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.serve.api_row import register_rows
 from headrace.agent.serve.authenticated import authenticated
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore

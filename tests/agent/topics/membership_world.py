@@ -10,10 +10,10 @@ from typing import Any
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
+from headrace.agent.apis.controllers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.serve.controller.controller_role import ControllerView
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration

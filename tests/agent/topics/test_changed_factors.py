@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.apis.controllers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.counts.create_partitions import CreatePartitions
 from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions

@@ -14,7 +14,7 @@ from kio.static.primitive import i32, i64
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.serve.handlers import HandlerParts, register_handlers
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (

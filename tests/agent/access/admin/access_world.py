@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from headrace.agent.apis.access import ACCESS_ROWS, AccessParts
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.serve.access_handlers import ACCESS_ROWS, AccessParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.sealed_keys import SealedKeys

@@ -19,14 +19,14 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.api_row import routes_of
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peers.forwarding.forwarding import Forwarding
 from headrace.agent.peers.forwarding.link import Answer, ForwardLink
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.serving import ForwardServer
-from headrace.agent.serve.api_row import routes_of
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GROUP_ROWS
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response

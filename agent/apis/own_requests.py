@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import GatedRequest
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule
 from headrace.protocol.ordered_requests import (
     GroupPositionResponse,
     PartitionEpochs,

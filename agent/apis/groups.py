@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, each, group_of, itself, whole
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, each, group_of, itself, whole
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.protocol.request import Response
 

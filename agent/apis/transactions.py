@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Response
 

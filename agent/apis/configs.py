@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, Serve, whole
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, Serve, whole
 from headrace.config.table_configs import NAME, default_name
 from headrace.protocol.request import Response
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.agent.access import audited_changes
-from headrace.agent.access.authorization.rules import cluster
+from headrace.agent.apis import cluster
+from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.cluster.view import ClusterView
-from headrace.agent.serve.api_row import ApiRow
-from headrace.agent.serve.controller.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
-from headrace.agent.serve.controller.describe_quorum import DescribeQuorum
-from headrace.agent.serve.controller.fetch_snapshot import FetchSnapshot
-from headrace.agent.serve.controller.partition_reassignments import (
+from headrace.agent.cluster.requests.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
+from headrace.agent.cluster.requests.describe_quorum import DescribeQuorum
+from headrace.agent.cluster.requests.fetch_snapshot import FetchSnapshot
+from headrace.agent.cluster.requests.partition_reassignments import (
     AlterPartitionReassignments,
     ListPartitionReassignments,
 )
-from headrace.agent.serve.controller.update_features import UpdateFeatures
+from headrace.agent.cluster.requests.update_features import UpdateFeatures
+from headrace.agent.cluster.shared_address import SharedAddress
+from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.settings_in_force import SettingsInForce

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.configs import TABLE_NAMES, foreign_tables
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, by_name, each
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, by_name, each
+from headrace.agent.apis.configs import TABLE_NAMES, foreign_tables
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import Response
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import GatedRequest
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored, whole
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored, whole
 from headrace.protocol.request import Response
 
 _CLUSTER = AclResource.CLUSTER

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.refused_elements import refused_element

@@ -15,9 +15,9 @@ from headrace.agent.access.admin.client_quotas import AlterClientQuotas, Describ
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.admin.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.rules import cluster
+from headrace.agent.apis import cluster
+from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.serve.api_row import ApiRow
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
