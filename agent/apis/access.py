@@ -1,72 +1,150 @@
-"""The rows of the APIs about access: ACLs, tokens, quotas and users.
-
-Place: part of agent/serve/handlers.py's table, on every agent; Kafka's brokers forward changing requests to the
-controller instead.
-"""
+"""The APIs about access: ACLs, delegation tokens, quotas and users. Kafka's brokers forward changing requests to the
+controller; every agent serves them."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Iterator
+from typing import Any
 
-from headrace.agent.access import audited_changes
+from kio.schema.errors import ErrorCode
+
 from headrace.agent.access.admin.acls import CreateAcls, DeleteAcls, DescribeAcls
 from headrace.agent.access.admin.client_quotas import AlterClientQuotas, DescribeClientQuotas
-from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.admin.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
-from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.apis import cluster
+from headrace.agent.access.audited_changes import Change, of_entities
+from headrace.agent.access.authorization.ask import GatedRequest
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored, whole
 from headrace.agent.apis.api_row import ApiRow
-from headrace.agent.cluster.log_change import LogChange
-from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.agent.apis.parts import AccessParts
+from headrace.agent.apis.shared_rules import DESCRIBE_CLUSTER
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Response
+
+_CLUSTER = AclResource.CLUSTER
+_OWN_TOKENS = Rule(None, (), "the token's owner and its renewers")
+_RESOURCE_TYPES = {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
 
 
-class AccessParts:
-    """What these handlers are made of."""
+def _refuse_credentials(ask: GatedRequest, code: ErrorCode) -> Awaitable[Response]:
+    users = dict.fromkeys(each.name for each in (*ask.entity.deletions, *ask.entity.upsertions))
+    return ask.answer(results=tuple(ask.refused("results", user, code) for user in users))
 
-    def __init__(
-        self,
-        change: LogChange,
-        rng: random.Random,
-        in_force: SettingsInForce,
-        sealed_keys: SealedKeys,
-        authorizer: Authorizer | None = None,
-        on_limit: Callable[[str], None] = lambda setting: None,
-    ) -> None:
-        """`rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced. `on_limit`: called
-        with the limit that refuses a request."""
-        self.change, self.sealed_keys = change, sealed_keys
-        self.tokens = DelegationTokens(change, rng, in_force, authorizer, on_limit)
+
+@of_entities
+def created_acls(request: Any, response: Any) -> Iterator[Change]:
+    for acl, result in zip(request.creations, response.results, strict=True):
+        kind = _RESOURCE_TYPES.get(acl.resource_type, acl.resource_type)
+        yield Change(f"{kind}:{acl.resource_name}", result.error_code, _acl(acl, acl.resource_pattern_type))
+
+
+@of_entities
+def deleted_acls(request: Any, response: Any) -> Iterator[Change]:
+    for wanted, result in zip(request.filters, response.filter_results, strict=True):
+        if result.error_code != ErrorCode.none:
+            name = "*" if wanted.resource_name_filter is None else wanted.resource_name_filter
+            yield Change(f"{_RESOURCE_TYPES.get(wanted.resource_type_filter, 'ANY')}:{name}", result.error_code)
+        for acl in result.matching_acls:
+            kind = _RESOURCE_TYPES.get(acl.resource_type, acl.resource_type)
+            yield Change(f"{kind}:{acl.resource_name}", acl.error_code, _acl(acl, acl.pattern_type))
+
+
+def _acl(acl: Any, pattern_type: int) -> str:
+    return (
+        f"pattern_type {pattern_type} principal {acl.principal} host {acl.host} operation {acl.operation}"
+        f" permission_type {acl.permission_type}"
+    )
+
+
+@of_entities
+def created_token(request: Any, response: Any) -> Iterator[Change]:
+    if response.error_code:
+        yield Change("DELEGATION_TOKEN:", response.error_code)
+    else:
+        owner = f"owner {response.principal_type}:{response.principal_name}"
+        yield Change(f"DELEGATION_TOKEN:{response.token_id}", response.error_code, owner)
+
+
+@of_entities
+def altered_token(request: Any, response: Any) -> Iterator[Change]:
+    """The request names it by its HMAC, which is a secret."""
+    yield Change("DELEGATION_TOKEN:", response.error_code)
+
+
+@of_entities
+def quotas(request: Any, response: Any) -> Iterator[Change]:
+    for asked, entry in zip(request.entries, response.entries, strict=True):
+        entity = " ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in entry.entity)
+        what = " ".join(f"{op.key}={'<removed>' if op.remove else op.value}" for op in asked.ops)
+        yield Change(f"CLIENT_QUOTA:{entity}", entry.error_code, what)
+
+
+@of_entities
+def users(request: Any, response: Any) -> Iterator[Change]:
+    for result in response.results:
+        deleted = [f"deleted mechanism {d.mechanism}" for d in request.deletions if d.name == result.user]
+        changed = [f"set mechanism {u.mechanism}" for u in request.upsertions if u.name == result.user]
+        yield Change(f"USER:{result.user}", result.error_code, " ".join(deleted + changed))
 
 
 ACCESS_ROWS: dict[int, ApiRow[AccessParts]] = {
-    ApiKey.DESCRIBE_ACLS: ApiRow(lambda of: DescribeAcls(of.change.cluster), cluster.DESCRIBE),
-    ApiKey.CREATE_ACLS: ApiRow(lambda of: CreateAcls(of.change), cluster.CREATE_ACLS, audited_changes.created_acls),
-    ApiKey.DELETE_ACLS: ApiRow(lambda of: DeleteAcls(of.change), cluster.DELETE_ACLS, audited_changes.deleted_acls),
+    ApiKey.DESCRIBE_ACLS: ApiRow(lambda of: DescribeAcls(of.change.cluster), DESCRIBE_CLUSTER),
+    ApiKey.CREATE_ACLS: ApiRow(
+        lambda of: CreateAcls(of.change),
+        whole(AclOperation.ALTER, _CLUSTER, None, mirrored("creations", "results")),
+        created_acls,
+    ),
+    ApiKey.DELETE_ACLS: ApiRow(
+        lambda of: DeleteAcls(of.change),
+        whole(AclOperation.ALTER, _CLUSTER, None, mirrored("filters", "filter_results")),
+        deleted_acls,
+    ),
     ApiKey.CREATE_DELEGATION_TOKEN: ApiRow(
-        lambda of: of.tokens.create, cluster.CREATE_DELEGATION_TOKEN, audited_changes.created_token
+        lambda of: of.tokens.create,
+        Rule(
+            None,
+            (
+                Check(
+                    AclOperation.CREATE_TOKENS,
+                    AclResource.USER,
+                    FAILED[AclResource.USER],
+                    "a token for another principal",
+                ),
+            ),
+        ),
+        created_token,
     ),
-    ApiKey.RENEW_DELEGATION_TOKEN: ApiRow(
-        lambda of: of.tokens.renew, cluster.OWN_TOKENS, audited_changes.altered_token
+    ApiKey.RENEW_DELEGATION_TOKEN: ApiRow(lambda of: of.tokens.renew, _OWN_TOKENS, altered_token),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ApiRow(lambda of: of.tokens.expire, _OWN_TOKENS, altered_token),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ApiRow(
+        lambda of: of.tokens.describe,
+        Rule(
+            None,
+            (
+                Check(
+                    AclOperation.DESCRIBE,
+                    AclResource.DELEGATION_TOKEN,
+                    None,
+                    "each token that is not the client's own",
+                ),
+                Check(AclOperation.DESCRIBE_TOKENS, AclResource.USER, None, "instead: all tokens of an owner"),
+            ),
+        ),
     ),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: ApiRow(
-        lambda of: of.tokens.expire, cluster.OWN_TOKENS, audited_changes.altered_token
-    ),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: ApiRow(lambda of: of.tokens.describe, cluster.DESCRIBE_DELEGATION_TOKEN),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(
-        lambda of: DescribeClientQuotas(of.change.cluster), cluster.DESCRIBE_CLIENT_QUOTAS
+        lambda of: DescribeClientQuotas(of.change.cluster), whole(AclOperation.DESCRIBE_CONFIGS, _CLUSTER)
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
-        lambda of: AlterClientQuotas(of.change), cluster.ALTER_CLIENT_QUOTAS, audited_changes.quotas
+        lambda of: AlterClientQuotas(of.change),
+        whole(AclOperation.ALTER_CONFIGS, _CLUSTER, None, mirrored("entries", "entries")),
+        quotas,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
-        lambda of: DescribeUserScramCredentials(of.change.cluster), cluster.DESCRIBE
+        lambda of: DescribeUserScramCredentials(of.change.cluster), DESCRIBE_CLUSTER
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
         lambda of: AlterUserScramCredentials(of.change, of.sealed_keys),
-        cluster.ALTER_USER_SCRAM_CREDENTIALS,
-        audited_changes.users,
+        whole(AclOperation.ALTER, _CLUSTER, None, _refuse_credentials),
+        users,
     ),
 }

@@ -1,47 +1,39 @@
-"""Rules of the APIs about the cluster, access and connections."""
+"""The APIs about agents and controllers: CONTROLLER_ROWS on a controller's listener, CLUSTER_ROWS on those of brokers.
+
+Source: KIP-631, networking; which requests a controller answers.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored, whole
+from headrace.agent.access.authorization.rule import mirrored, whole
+from headrace.agent.apis.api_row import ApiRow, unadvertised
+from headrace.agent.apis.parts import BrokerParts, ControllerParts
+from headrace.agent.apis.shared_rules import ALTER_CLUSTER, DESCRIBE_CLUSTER
+from headrace.agent.cluster.requests.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
+from headrace.agent.cluster.requests.describe_quorum import DescribeQuorum
+from headrace.agent.cluster.requests.fetch_snapshot import FetchSnapshot
+from headrace.agent.cluster.requests.partition_reassignments import (
+    AlterPartitionReassignments,
+    ListPartitionReassignments,
+)
+from headrace.agent.cluster.requests.update_features import UpdateFeatures
+from headrace.agent.topics.describe_log_dirs import DescribeLogDirs
+from headrace.agent.topics.elect_leaders import ElectLeaders
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import CONTROLLER_ONLY
 from headrace.protocol.request import Response
 
 _CLUSTER = AclResource.CLUSTER
 _FIRST_LOG_DIRS_WITH_CODE = 3
-_NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
-EVERYONE = Rule(None, (), "all clients: it comes before a principal is known")
-
-
-def _init_producer_id(ask: GatedRequest) -> Awaitable[Response]:
-    transactional_id = ask.entity.transactional_id
-    if transactional_id is not None:
-        if ask.allows(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, transactional_id):
-            return ask.pass_on()
-        return ask.refuse(FAILED[AclResource.TRANSACTIONAL_ID], **_NO_PRODUCER)
-    if ask.access.allows_any(AclOperation.WRITE, AclResource.TOPIC):
-        return ask.pass_on()
-    if ask.allows(AclOperation.IDEMPOTENT_WRITE, _CLUSTER):
-        return ask.pass_on()
-    return ask.refuse(FAILED[_CLUSTER], **_NO_PRODUCER)
-
-
-def _describe_cluster(ask: GatedRequest) -> Awaitable[Response]:
-    """All clients see the agents; authorized operations need DESCRIBE."""
-    if not ask.entity.include_cluster_authorized_operations:
-        return ask.pass_on()
-    operations = ask.access.operations(_CLUSTER) if ask.allows(AclOperation.DESCRIBE, _CLUSTER) else 0
-
-    def change(entity: Any) -> Any:
-        return dataclasses.replace(entity, cluster_authorized_operations=operations)
-
-    return ask.pass_on_changed(change)
+_ACTION = whole(AclOperation.CLUSTER_ACTION, _CLUSTER)
 
 
 def _refuse_log_dirs(ask: GatedRequest, code: ErrorCode) -> Awaitable[Response]:
@@ -54,38 +46,62 @@ def _refuse_election(ask: GatedRequest, code: ErrorCode) -> Awaitable[Response]:
     return mirrored("topic_partitions", "replica_election_results")(ask, code)
 
 
-def _refuse_credentials(ask: GatedRequest, code: ErrorCode) -> Awaitable[Response]:
-    users = dict.fromkeys(each.name for each in (*ask.entity.deletions, *ask.entity.upsertions))
-    return ask.answer(results=tuple(ask.refused("results", user, code) for user in users))
+@of_entities
+def elections(request: Any, response: Any) -> Iterator[Change]:
+    for topic in response.replica_election_results:
+        for partition in topic.partition_result:
+            yield Change(f"TOPIC:{topic.topic}", partition.error_code, f"partition {partition.partition_id}")
 
 
-ALTER = whole(AclOperation.ALTER, _CLUSTER)
-DESCRIBE = whole(AclOperation.DESCRIBE, _CLUSTER)
-ACTION = whole(AclOperation.CLUSTER_ACTION, _CLUSTER)
-OWN_TOKENS = Rule(None, (), "the token's owner and its renewers")
-INIT_PRODUCER_ID = Rule(
-    _init_producer_id,
-    (
-        Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if it is given"),
-        Check(AclOperation.IDEMPOTENT_WRITE, _CLUSTER, FAILED[_CLUSTER], "otherwise; or WRITE on any topic"),
+@of_entities
+def reassignments(request: Any, response: Any) -> Iterator[Change]:
+    if response.error_code != ErrorCode.none:
+        yield Change("CLUSTER:kafka-cluster", response.error_code)
+    for topic in response.responses:
+        for partition in topic.partitions:
+            yield Change(f"TOPIC:{topic.name}", partition.error_code, f"partition {partition.partition_index}")
+
+
+@of_entities
+def features(request: Any, response: Any) -> Iterator[Change]:
+    results = {result.feature: result.error_code for result in getattr(response, "results", ())}
+    for update in request.feature_updates:
+        code = response.error_code if response.error_code != ErrorCode.none else results.get(update.feature, 0)
+        yield Change(f"FEATURE:{update.feature}", code, f"level {update.max_version_level}")
+
+
+@of_entities
+def broker(request: Any, response: Any) -> Iterator[Change]:
+    yield Change(f"BROKER:{request.broker_id}", response.error_code)
+
+
+CONTROLLER_ROWS: dict[int, ApiRow[ControllerParts]] = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiRow(
+        lambda of: AlterPartitionReassignments(of.change, of.shared), ALTER_CLUSTER, reassignments
     ),
-)
-DESCRIBE_CLUSTER = Rule(_describe_cluster, (Check(AclOperation.DESCRIBE, _CLUSTER, None, "authorized operations"),))
-CREATE_ACLS = whole(AclOperation.ALTER, _CLUSTER, None, mirrored("creations", "results"))
-DELETE_ACLS = whole(AclOperation.ALTER, _CLUSTER, None, mirrored("filters", "filter_results"))
-DESCRIBE_LOG_DIRS = whole(AclOperation.DESCRIBE, _CLUSTER, None, _refuse_log_dirs)
-ELECT_LEADERS = whole(AclOperation.ALTER, _CLUSTER, None, _refuse_election)
-DESCRIBE_CLIENT_QUOTAS = whole(AclOperation.DESCRIBE_CONFIGS, _CLUSTER)
-ALTER_CLIENT_QUOTAS = whole(AclOperation.ALTER_CONFIGS, _CLUSTER, None, mirrored("entries", "entries"))
-ALTER_USER_SCRAM_CREDENTIALS = whole(AclOperation.ALTER, _CLUSTER, None, _refuse_credentials)
-CREATE_DELEGATION_TOKEN = Rule(
-    None,
-    (Check(AclOperation.CREATE_TOKENS, AclResource.USER, FAILED[AclResource.USER], "a token for another principal"),),
-)
-DESCRIBE_DELEGATION_TOKEN = Rule(
-    None,
-    (
-        Check(AclOperation.DESCRIBE, AclResource.DELEGATION_TOKEN, None, "each token that is not the client's own"),
-        Check(AclOperation.DESCRIBE_TOKENS, AclResource.USER, None, "instead: all tokens of an owner"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRow(lambda of: ListPartitionReassignments(of.cluster), DESCRIBE_CLUSTER),
+    ApiKey.DESCRIBE_QUORUM: ApiRow(lambda of: DescribeQuorum(of.cluster, of.metastore), DESCRIBE_CLUSTER),
+    ApiKey.UPDATE_FEATURES: ApiRow(lambda of: UpdateFeatures(of.change, of.metastore), ALTER_CLUSTER, features),
+    ApiKey.FETCH_SNAPSHOT: ApiRow(lambda of: FetchSnapshot(of.metastore), _ACTION),
+    ApiKey.BROKER_REGISTRATION: ApiRow(lambda of: BrokerRegistration(of.metastore, of.is_active_controller), _ACTION),
+    ApiKey.BROKER_HEARTBEAT: ApiRow(
+        lambda of: BrokerHeartbeat(of.cluster, of.metastore, of.in_force, of.is_active_controller), _ACTION
     ),
-)
+    ApiKey.UNREGISTER_BROKER: ApiRow(
+        lambda of: UnregisterBroker(of.cluster, of.metastore, of.is_active_controller), ALTER_CLUSTER, broker
+    ),
+}
+CLUSTER_ROWS: dict[int, ApiRow[BrokerParts]] = {
+    **{key: row for key, row in CONTROLLER_ROWS.items() if key not in CONTROLLER_ONLY},
+    ApiKey.FETCH_SNAPSHOT: unadvertised(CONTROLLER_ROWS[ApiKey.FETCH_SNAPSHOT]),
+    ApiKey.UNREGISTER_BROKER: ApiRow(  # where Kafka's brokers forward it
+        lambda of: UnregisterBroker(of.cluster, of.metastore), ALTER_CLUSTER, broker
+    ),
+    ApiKey.ELECT_LEADERS: ApiRow(
+        lambda of: ElectLeaders(of.cluster), whole(AclOperation.ALTER, _CLUSTER, None, _refuse_election), elections
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiRow(
+        lambda of: DescribeLogDirs(of.cluster, of.metastore, of.settings.bucket, of.shared),
+        whole(AclOperation.DESCRIBE, _CLUSTER, None, _refuse_log_dirs),
+    ),
+}

@@ -1,14 +1,22 @@
-"""Rules of the APIs about configs: the resource's type says what is asked."""
+"""The APIs about configs: the resource's type says what is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
+from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.access.authorization.rule import FAILED, Check, Rule, Serve, whole
-from headrace.config.table_configs import NAME, default_name
+from headrace.agent.apis.api_row import ApiRow
+from headrace.agent.apis.parts import BrokerParts
+from headrace.agent.apis.shared_rules import TABLE_NAMES, foreign_tables
+from headrace.agent.peers.forwarding.routes import of_brokers
+from headrace.agent.topics.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from headrace.agent.topics.configs.describe import DescribeConfigs
+from headrace.agent.topics.configs.list_resources import ListConfigResources
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _BY_TYPE = {
@@ -19,16 +27,8 @@ _BY_TYPE = {
     32: AclResource.GROUP,
 }
 """ConfigResource.Type: topic, broker, broker logger, client metrics, group. Handlers refuse other types."""
-TABLE_NAMES = "a topic with the name of each `table.name` that is not its topic's own"
-
-
-def foreign_tables(ask: GatedRequest, topic: str, configs: Iterable[Any]) -> list[str]:
-    """Return the names of tables that the configs of a request give a topic, without its own and the one that is set
-    already. A client may use such a name if it may do the same to a topic of this name.
-    """
-    own = "", default_name(topic), ask.image.topic_configs(topic).get(NAME)
-    given = [(each.value or "").strip() for each in configs if each.name == NAME]
-    return [name for name in given if name not in own]
+_NAMES = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+"""Of these types, in the audit log."""
 
 
 def _each(operation: AclOperation, answered: str) -> Serve:
@@ -62,12 +62,36 @@ def _checks(operation: AclOperation) -> tuple[Check, ...]:
     )
 
 
-ALTER = Rule(
+@of_entities
+def configs(request: Any, response: Any) -> Iterator[Change]:
+    asked = {
+        (resource.resource_type, resource.resource_name): ",".join(config.name for config in resource.configs)
+        for resource in request.resources
+    }
+    for resource in response.responses:
+        kind = _NAMES.get(resource.resource_type, resource.resource_type)
+        names = asked.get((resource.resource_type, resource.resource_name))
+        yield Change(f"{kind}:{resource.resource_name}", resource.error_code, f"configs {names}")
+
+
+_ALTER = Rule(
     _each(AclOperation.ALTER_CONFIGS, "responses"),
     (
         *_checks(AclOperation.ALTER_CONFIGS),
         Check(AclOperation.ALTER_CONFIGS, AclResource.TOPIC, FAILED[AclResource.TOPIC], TABLE_NAMES),
     ),
 )
-DESCRIBE_CONFIGS = Rule(_each(AclOperation.DESCRIBE_CONFIGS, "results"), _checks(AclOperation.DESCRIBE_CONFIGS))
-LIST_CONFIG_RESOURCES = whole(AclOperation.DESCRIBE_CONFIGS, AclResource.CLUSTER)
+CONFIG_ROWS: dict[int, ApiRow[BrokerParts]] = {
+    ApiKey.DESCRIBE_CONFIGS: ApiRow(
+        lambda of: DescribeConfigs(of.cluster, of.configs, lambda: of.shared.is_set),
+        Rule(_each(AclOperation.DESCRIBE_CONFIGS, "results"), _checks(AclOperation.DESCRIBE_CONFIGS)),
+        route=of_brokers("results"),
+    ),
+    ApiKey.ALTER_CONFIGS: ApiRow(lambda of: AlterConfigs(of.change, of.configs), _ALTER, configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiRow(
+        lambda of: IncrementalAlterConfigs(of.change, of.configs), _ALTER, configs, of_brokers("responses")
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiRow(
+        lambda of: ListConfigResources(of.cluster), whole(AclOperation.DESCRIBE_CONFIGS, AclResource.CLUSTER)
+    ),
+}

@@ -1,4 +1,4 @@
-"""Rules of the requests of transactional producers, and of tools for transactions.
+"""What producers ask before they write, and what tools ask about them. TxnOffsetCommit is in offsets.py.
 
 DescribeTransactions asks by itself: kio does not read back the start time -1 of a transaction that has not begun.
 """
@@ -6,16 +6,26 @@ DescribeTransactions asks by itself: kio does not read back the start time -1 of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.access.authorization.ask import GatedRequest, split
+from headrace.agent.access.audited_changes import Change, of_entities
+from headrace.agent.access.authorization.ask import GatedRequest
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, by_name, each
+from headrace.agent.apis.api_row import ApiRow
+from headrace.agent.apis.parts import BrokerParts
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.protocol.request import Response
+from headrace.agent.topics.describe_producers import DescribeProducers
+from headrace.agent.transactions.add_request import AddOffsetsToTxn, AddPartitionsToTxn
+from headrace.agent.transactions.end_request import EndTxn
+from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
+from headrace.agent.transactions.markers_request import WriteTxnMarkers
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import RequestHandler, Response
 
 _NAME, _GROUP, _TOPIC, _CLUSTER = (
     AclResource.TRANSACTIONAL_ID,
@@ -23,9 +33,23 @@ _NAME, _GROUP, _TOPIC, _CLUSTER = (
     AclResource.TOPIC,
     AclResource.CLUSTER,
 )
+_NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 _FIRST_ADD_OF_BROKERS = 4
 """The version of AddPartitionsToTxn from which on only Kafka's brokers send it."""
 _FIRST_END_WITH_PRODUCER = 5
+
+
+def _init_producer_id(ask: GatedRequest) -> Awaitable[Response]:
+    transactional_id = ask.entity.transactional_id
+    if transactional_id is not None:
+        if ask.allows(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, transactional_id):
+            return ask.pass_on()
+        return ask.refuse(FAILED[AclResource.TRANSACTIONAL_ID], **_NO_PRODUCER)
+    if ask.access.allows_any(AclOperation.WRITE, AclResource.TOPIC):
+        return ask.pass_on()
+    if ask.allows(AclOperation.IDEMPOTENT_WRITE, _CLUSTER):
+        return ask.pass_on()
+    return ask.refuse(FAILED[_CLUSTER], **_NO_PRODUCER)
 
 
 def _add_partitions(ask: GatedRequest) -> Awaitable[Response]:
@@ -76,21 +100,6 @@ def _end(ask: GatedRequest) -> Awaitable[Response]:
     return ask.refuse(FAILED[_NAME], producer_id=-1, producer_epoch=-1)
 
 
-def _commit_offsets(ask: GatedRequest) -> Awaitable[Response]:
-    refuse = mirrored("topics", "topics")
-    if not ask.allows(AclOperation.WRITE, _NAME, ask.entity.transactional_id):
-        return refuse(ask, FAILED[_NAME])
-    if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
-        return refuse(ask, FAILED[_GROUP])
-    return split(
-        ask,
-        "topics",
-        "topics",
-        lambda topic: ask.allows(AclOperation.READ, _TOPIC, topic.name),
-        lambda topic: ask.refused("topics", topic, FAILED[_TOPIC]),
-    )
-
-
 def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
     """Ask what Kafka asks: ALTER is enough for a tool."""
     if ask.access.allows(AclOperation.ALTER, _CLUSTER) or ask.allows(AclOperation.CLUSTER_ACTION, _CLUSTER):
@@ -124,30 +133,82 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
     return ask.pass_on_changed(seen)
 
 
+@of_entities
+def written_markers(request: Any, response: Any) -> Iterator[Change]:
+    for marker in response.markers:
+        for topic in marker.topics:
+            for partition in topic.partitions:
+                detail = (
+                    f"partition {partition.partition_index} transaction of producer id {marker.producer_id} aborted"
+                )
+                yield Change(f"TOPIC:{topic.name}", partition.error_code, detail)
+
+
+def _make_init_producer_id(of: BrokerParts) -> RequestHandler:
+    return InitProducerId(
+        of.producer_ids,
+        of.cluster,
+        of.metastore,
+        lambda: of.in_force.current().transaction_max_timeout_ms,
+        of.refused,
+        of.fetch.on_ended,
+        of.rows,
+    )
+
+
 _WRITES = Check(AclOperation.WRITE, _NAME, FAILED[_NAME])
-_READS_GROUP = Check(AclOperation.READ, _GROUP, FAILED[_GROUP])
-ADD_PARTITIONS_TO_TXN = Rule(
-    _add_partitions,
-    (
-        _WRITES,
-        Check(AclOperation.WRITE, _TOPIC, FAILED[_TOPIC], "each topic"),
-        Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "versions from 4 on, instead"),
+TRANSACTION_ROWS: dict[int, ApiRow[BrokerParts]] = {
+    ApiKey.INIT_PRODUCER_ID: ApiRow(
+        _make_init_producer_id,
+        Rule(
+            _init_producer_id,
+            (
+                Check(AclOperation.WRITE, _NAME, FAILED[_NAME], "if it is given"),
+                Check(AclOperation.IDEMPOTENT_WRITE, _CLUSTER, FAILED[_CLUSTER], "otherwise; or WRITE on any topic"),
+            ),
+        ),
     ),
-)
-ADD_OFFSETS_TO_TXN = Rule(_add_offsets, (_WRITES, _READS_GROUP))
-END_TXN = Rule(_end, (_WRITES,))
-TXN_OFFSET_COMMIT = Rule(
-    _commit_offsets,
-    (_WRITES, _READS_GROUP, Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "each topic")),
-)
-WRITE_TXN_MARKERS = Rule(
-    _write_markers, (Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "the cluster; or ALTER"),)
-)
-DESCRIBE_TRANSACTIONS = Rule(
-    None,
-    (
-        Check(AclOperation.DESCRIBE, _NAME, FAILED[_NAME], "each transactional id"),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "topics of the transaction"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
+        lambda of: AddPartitionsToTxn(of.cluster, of.metastore),
+        Rule(
+            _add_partitions,
+            (
+                _WRITES,
+                Check(AclOperation.WRITE, _TOPIC, FAILED[_TOPIC], "each topic"),
+                Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "versions from 4 on, instead"),
+            ),
+        ),
     ),
-)
-LIST_TRANSACTIONS = Rule(_list, (Check(AclOperation.DESCRIBE, _NAME, None, "each transactional id"),))
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(
+        lambda of: AddOffsetsToTxn(of.metastore, of.metastore.list_groups),
+        Rule(_add_offsets, (_WRITES, Check(AclOperation.READ, _GROUP, FAILED[_GROUP]))),
+    ),
+    ApiKey.END_TXN: ApiRow(
+        lambda of: EndTxn(of.metastore, of.producer_ids, of.fetch.on_ended, of.registry), Rule(_end, (_WRITES,))
+    ),
+    ApiKey.WRITE_TXN_MARKERS: ApiRow(
+        lambda of: WriteTxnMarkers(of.cluster, of.metastore, of.fetch.on_ended),
+        Rule(
+            _write_markers, (Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "the cluster; or ALTER"),)
+        ),
+        written_markers,
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: ApiRow(
+        lambda of: DescribeProducers(of.cluster, of.metastore),
+        each("topics", "topics", AclOperation.READ, _TOPIC, by_name),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
+        lambda of: DescribeTransactions(of.cluster, of.metastore, of.enforced),
+        Rule(
+            None,
+            (
+                Check(AclOperation.DESCRIBE, _NAME, FAILED[_NAME], "each transactional id"),
+                Check(AclOperation.DESCRIBE, _TOPIC, None, "topics of the transaction"),
+            ),
+        ),
+    ),
+    ApiKey.LIST_TRANSACTIONS: ApiRow(
+        lambda of: ListTransactions(of.cluster, of.metastore, of.fetch.database_now_ms, of.shared),
+        Rule(_list, (Check(AclOperation.DESCRIBE, _NAME, None, "each transactional id"),)),
+    ),
+}

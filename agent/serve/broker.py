@@ -31,9 +31,10 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.serve.agent_resources import AgentResources
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
-from headrace.agent.serve.paths import AgentResources, RequestPaths
+from headrace.agent.serve.paths import RequestPaths
 from headrace.config.addresses import address_text
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings

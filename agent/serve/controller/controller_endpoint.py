@@ -20,8 +20,9 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.listener_security import ListenerSecurity, link_context
 from headrace.agent.apis.api_row import register_rows
-from headrace.agent.apis.controllers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
 from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.apis.parts import ControllerParts
 from headrace.agent.cluster.controller.agent_links import open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
@@ -30,6 +31,7 @@ from headrace.agent.cluster.controller.schedules import schedules
 from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
@@ -90,7 +92,14 @@ class ControllerEndpoint:
         self._registry = own_registry = CollectorRegistry()
         self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
-        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active, shared=None)
+        parts = ControllerParts(
+            cluster=view,
+            metastore=metastore,
+            in_force=in_force,
+            change=LogChange(view, metastore, clock),
+            is_active_controller=lambda: self.controller.is_active,
+            shared=None,
+        )
         register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(

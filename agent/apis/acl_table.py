@@ -1,6 +1,6 @@
 """Generate the table of what each API needs in docs/operate/ACLS.md.
 
-Place: `make docs` (`python -m headrace.agent.serve.acl_table docs/operate/ACLS.md`) writes it
+Place: `make docs` (`python -m headrace.agent.apis.acl_table docs/operate/ACLS.md`) writes it
 between two markers; a test compares.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.agent.access.authorization.rule import Check, Rule
-from headrace.agent.apis.cluster import EVERYONE
-from headrace.agent.apis.controllers import CONTROLLER_ROWS
-from headrace.agent.serve.handlers import ROWS
+from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
+from headrace.agent.apis.shared_rules import EVERYONE
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_names import api_name
 
