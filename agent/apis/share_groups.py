@@ -38,14 +38,14 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
-_DENIED = FAILED[_TOPIC]
+_GROUP_DENIED, _DENIED = FAILED[_GROUP], FAILED[_TOPIC]
 _BY_FIRST_FIELD = Whole.GROUP_IN_FIRST_FIELD
 
 
 def _read_group(ask: GatedRequest) -> Awaitable[Response]:
     """The handler asks for topics, which the request names by id, or not at all."""
     if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id or ""):
-        return ask.refuse(FAILED[_GROUP])
+        return ask.refuse(_GROUP_DENIED)
     return ask.pass_on()
 
 

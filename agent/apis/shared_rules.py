@@ -21,6 +21,7 @@ from headrace.protocol.request import Response
 from headrace.protocol.typed import response_header
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
+_GROUP_DENIED, _TOPIC_DENIED = FAILED[_GROUP], FAILED[_TOPIC]
 EVERYONE = Rule(None, (), "all clients: it comes before a principal is known")
 ALTER_CLUSTER = whole(AclOperation.ALTER, AclResource.CLUSTER)
 DESCRIBE_CLUSTER = whole(AclOperation.DESCRIBE, AclResource.CLUSTER)
@@ -66,7 +67,7 @@ def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
             await slices.did(OPERATIONS_UNITS)
             return group_operations(ask, group)
         await slices.did(DENIED_UNITS)
-        refused = ask.refused("groups", group.group_id, FAILED[_TOPIC])
+        refused = ask.refused("groups", group.group_id, _TOPIC_DENIED)
         return dataclasses.replace(refused, error_message=_HIDDEN_TOPICS)
 
     async def change(entity: Any) -> Any:
@@ -78,17 +79,17 @@ def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
         "group_ids",
         "groups",
         lambda group_id: ask.allows(AclOperation.DESCRIBE, _GROUP, group_id),
-        lambda group_id: ask.refused("groups", group_id, FAILED[_GROUP]),
+        lambda group_id: ask.refused("groups", group_id, _GROUP_DENIED),
         change,
     )
 
 
 def heartbeat_with_topics(ask: GatedRequest) -> Awaitable[Response]:
     if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
-        return ask.refuse(FAILED[_GROUP])
+        return ask.refuse(_GROUP_DENIED)
     names = ask.entity.subscribed_topic_names or ()
     if not all(ask.allows(AclOperation.DESCRIBE, _TOPIC, name) for name in dict.fromkeys(names)):
-        return ask.refuse(FAILED[_TOPIC])
+        return ask.refuse(_TOPIC_DENIED)
     return ask.pass_on()
 
 
@@ -101,13 +102,13 @@ def raw_answer(ask: GatedRequest, body: bytes) -> Awaitable[Response]:
 
 
 HEARTBEAT_CHECKS = (
-    Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
-    Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "all subscribed names"),
+    Check(AclOperation.READ, _GROUP, _GROUP_DENIED),
+    Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all subscribed names"),
 )
 DESCRIBE_WITH_TOPICS = Rule(
     _describe_with_topics,
     (
-        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
-        Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "all topics that are assigned in the group"),
+        Check(AclOperation.DESCRIBE, _GROUP, _GROUP_DENIED, "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all topics that are assigned in the group"),
     ),
 )
