@@ -6,7 +6,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
+from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest
+from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
+from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
+from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResponse
+from kio.schema.create_acls.v3.request import CreateAclsRequest
+from kio.schema.create_acls.v3.response import CreateAclsResponse
+from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
+from kio.schema.create_delegation_token.v3.response import CreateDelegationTokenResponse
+from kio.schema.delete_acls.v3.request import DeleteAclsRequest
+from kio.schema.delete_acls.v3.response import DeleteAclsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
+from kio.schema.renew_delegation_token.v2.response import RenewDelegationTokenResponse
 
 from headrace.agent.access.admin.acls import CreateAcls, DeleteAcls, DescribeAcls
 from headrace.agent.access.admin.client_quotas import AlterClientQuotas, DescribeClientQuotas
@@ -32,14 +44,14 @@ def _refuse_credentials(ask: GatedRequest, code: ErrorCode) -> Awaitable[Respons
 
 
 @of_entities
-def created_acls(request: Any, response: Any) -> Iterator[Change]:
+def created_acls(request: CreateAclsRequest, response: CreateAclsResponse) -> Iterator[Change]:
     for acl, result in zip(request.creations, response.results, strict=True):
         kind = _RESOURCE_TYPES.get(acl.resource_type, acl.resource_type)
         yield Change(f"{kind}:{acl.resource_name}", result.error_code, _acl(acl, acl.resource_pattern_type))
 
 
 @of_entities
-def deleted_acls(request: Any, response: Any) -> Iterator[Change]:
+def deleted_acls(request: DeleteAclsRequest, response: DeleteAclsResponse) -> Iterator[Change]:
     for wanted, result in zip(request.filters, response.filter_results, strict=True):
         if result.error_code != ErrorCode.none:
             name = "*" if wanted.resource_name_filter is None else wanted.resource_name_filter
@@ -57,7 +69,7 @@ def _acl(acl: Any, pattern_type: int) -> str:
 
 
 @of_entities
-def created_token(request: Any, response: Any) -> Iterator[Change]:
+def created_token(request: CreateDelegationTokenRequest, response: CreateDelegationTokenResponse) -> Iterator[Change]:
     if response.error_code:
         yield Change("DELEGATION_TOKEN:", response.error_code)
     else:
@@ -66,13 +78,13 @@ def created_token(request: Any, response: Any) -> Iterator[Change]:
 
 
 @of_entities
-def altered_token(request: Any, response: Any) -> Iterator[Change]:
+def altered_token(request: RenewDelegationTokenRequest, response: RenewDelegationTokenResponse) -> Iterator[Change]:
     """The request names it by its HMAC, which is a secret."""
     yield Change("DELEGATION_TOKEN:", response.error_code)
 
 
 @of_entities
-def quotas(request: Any, response: Any) -> Iterator[Change]:
+def quotas(request: AlterClientQuotasRequest, response: AlterClientQuotasResponse) -> Iterator[Change]:
     for asked, entry in zip(request.entries, response.entries, strict=True):
         entity = " ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in entry.entity)
         what = " ".join(f"{op.key}={'<removed>' if op.remove else op.value}" for op in asked.ops)
@@ -80,7 +92,7 @@ def quotas(request: Any, response: Any) -> Iterator[Change]:
 
 
 @of_entities
-def users(request: Any, response: Any) -> Iterator[Change]:
+def users(request: AlterUserScramCredentialsRequest, response: AlterUserScramCredentialsResponse) -> Iterator[Change]:
     for result in response.results:
         deleted = [f"deleted mechanism {d.mechanism}" for d in request.deletions if d.name == result.user]
         changed = [f"set mechanism {u.mechanism}" for u in request.upsertions if u.name == result.user]

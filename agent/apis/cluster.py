@@ -6,9 +6,16 @@ Source: KIP-631, networking; which requests a controller answers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from typing import Any
 
+from kio.schema.alter_partition_reassignments.v1.request import AlterPartitionReassignmentsRequest
+from kio.schema.alter_partition_reassignments.v1.response import AlterPartitionReassignmentsResponse
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+from kio.schema.update_features.v2.request import UpdateFeaturesRequest
+from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest
@@ -47,14 +54,16 @@ def _refuse_election(ask: GatedRequest, code: ErrorCode) -> Awaitable[Response]:
 
 
 @of_entities
-def elections(request: Any, response: Any) -> Iterator[Change]:
+def elections(request: ElectLeadersRequest, response: ElectLeadersResponse) -> Iterator[Change]:
     for topic in response.replica_election_results:
         for partition in topic.partition_result:
             yield Change(f"TOPIC:{topic.topic}", partition.error_code, f"partition {partition.partition_id}")
 
 
 @of_entities
-def reassignments(request: Any, response: Any) -> Iterator[Change]:
+def reassignments(
+    request: AlterPartitionReassignmentsRequest, response: AlterPartitionReassignmentsResponse
+) -> Iterator[Change]:
     if response.error_code != ErrorCode.none:
         yield Change("CLUSTER:kafka-cluster", response.error_code)
     for topic in response.responses:
@@ -63,7 +72,7 @@ def reassignments(request: Any, response: Any) -> Iterator[Change]:
 
 
 @of_entities
-def features(request: Any, response: Any) -> Iterator[Change]:
+def features(request: UpdateFeaturesRequest, response: UpdateFeaturesResponse) -> Iterator[Change]:
     results = {result.feature: result.error_code for result in getattr(response, "results", ())}
     for update in request.feature_updates:
         code = response.error_code if response.error_code != ErrorCode.none else results.get(update.feature, 0)
@@ -71,7 +80,7 @@ def features(request: Any, response: Any) -> Iterator[Change]:
 
 
 @of_entities
-def broker(request: Any, response: Any) -> Iterator[Change]:
+def broker(request: UnregisterBrokerRequest, response: UnregisterBrokerResponse) -> Iterator[Change]:
     yield Change(f"BROKER:{request.broker_id}", response.error_code)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
+from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
@@ -63,7 +66,7 @@ def _checks(operation: AclOperation) -> tuple[Check, ...]:
 
 
 @of_entities
-def configs(request: Any, response: Any) -> Iterator[Change]:
+def configs(request: IncrementalAlterConfigsRequest, response: IncrementalAlterConfigsResponse) -> Iterator[Change]:
     asked = {
         (resource.resource_type, resource.resource_name): ",".join(config.name for config in resource.configs)
         for resource in request.resources

@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Any
 
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
+
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
@@ -62,7 +65,7 @@ def _describe(ask: GatedRequest) -> Awaitable[Response]:
 
 
 @of_entities
-def deleted_groups(request: Any, response: Any) -> Iterator[Change]:
+def deleted_groups(request: DeleteGroupsRequest, response: DeleteGroupsResponse) -> Iterator[Change]:
     for group in response.results:
         yield Change(f"GROUP:{group.group_id}", group.error_code)
 

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
@@ -175,7 +177,7 @@ def _position(ask: GatedRequest) -> Awaitable[Response]:
 
 
 @of_entities
-def deleted_offsets(request: Any, response: Any) -> Iterator[Change]:
+def deleted_offsets(request: OffsetDeleteRequest, response: OffsetDeleteResponse) -> Iterator[Change]:
     if response.error_code != ErrorCode.none:
         yield Change(f"GROUP:{request.group_id}", response.error_code, "offsets")
         return

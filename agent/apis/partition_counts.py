@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import Any
+
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest
@@ -76,7 +78,7 @@ def _without_hidden(answer: ScaleResponse, seen: Sequence[ShownReader]) -> str |
 
 
 @of_entities
-def partitions(request: Any, response: Any) -> Iterator[Change]:
+def partitions(request: CreatePartitionsRequest, response: CreatePartitionsResponse) -> Iterator[Change]:
     counts = {topic.name: topic.count for topic in request.topics}
     for topic in response.results:
         yield Change(f"TOPIC:{topic.name}", topic.error_code, f"count {counts.get(topic.name)}")

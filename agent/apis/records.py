@@ -6,7 +6,9 @@ Produce and Fetch ask for their topics by themselves: they are called most often
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from typing import Any
+
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
@@ -36,7 +38,7 @@ def _leader_epochs(ask: GatedRequest) -> Awaitable[Response]:
 
 
 @of_entities
-def deleted_records(request: Any, response: Any) -> Iterator[Change]:
+def deleted_records(request: DeleteRecordsRequest, response: DeleteRecordsResponse) -> Iterator[Change]:
     for topic in response.topics:
         for partition in topic.partitions:
             before = f"before offset {partition.low_watermark}"

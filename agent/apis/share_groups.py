@@ -10,6 +10,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequest
+from kio.schema.alter_share_group_offsets.v0.response import AlterShareGroupOffsetsResponse
+from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
+from kio.schema.delete_share_group_offsets.v0.response import DeleteShareGroupOffsetsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.audited_changes import Change, of_entities
@@ -105,7 +109,9 @@ async def _describe_share_offsets(ask: GatedRequest) -> Response:
 
 
 @of_entities
-def altered_share_offsets(request: Any, response: Any) -> Iterator[Change]:
+def altered_share_offsets(
+    request: AlterShareGroupOffsetsRequest, response: AlterShareGroupOffsetsResponse
+) -> Iterator[Change]:
     if response.error_code != ErrorCode.none:
         yield Change(f"GROUP:{request.group_id}", response.error_code, "share offsets")
         return
@@ -116,7 +122,9 @@ def altered_share_offsets(request: Any, response: Any) -> Iterator[Change]:
 
 
 @of_entities
-def deleted_share_offsets(request: Any, response: Any) -> Iterator[Change]:
+def deleted_share_offsets(
+    request: DeleteShareGroupOffsetsRequest, response: DeleteShareGroupOffsetsResponse
+) -> Iterator[Change]:
     if response.error_code != ErrorCode.none:
         yield Change(f"GROUP:{request.group_id}", response.error_code, "share offsets")
         return

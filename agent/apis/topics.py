@@ -6,6 +6,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.audited_changes import Change, of_entities
@@ -112,13 +116,13 @@ def _is_seen(ask: GatedRequest, name: str) -> bool:
 
 
 @of_entities
-def topics(request: Any, response: Any) -> Iterator[Change]:
+def topics(request: CreateTopicsRequest, response: CreateTopicsResponse) -> Iterator[Change]:
     for topic in response.topics:
         yield Change(f"TOPIC:{topic.name}", topic.error_code)
 
 
 @of_entities
-def deleted_topics(request: Any, response: Any) -> Iterator[Change]:
+def deleted_topics(request: DeleteTopicsRequest, response: DeleteTopicsResponse) -> Iterator[Change]:
     for topic in response.responses:
         named = topic.name if topic.name is not None else f"id={topic.topic_id}"
         yield Change(f"TOPIC:{named}", topic.error_code)

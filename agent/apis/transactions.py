@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest
@@ -134,7 +136,7 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
 
 
 @of_entities
-def written_markers(request: Any, response: Any) -> Iterator[Change]:
+def written_markers(request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> Iterator[Change]:
     for marker in response.markers:
         for topic in marker.topics:
             for partition in topic.partitions:
