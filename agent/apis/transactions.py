@@ -9,9 +9,18 @@ import dataclasses
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnTopicResult,
+)
 from kio.schema.errors import ErrorCode
 from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
-from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest
@@ -76,10 +85,10 @@ def _partitions_refused(ask: GatedRequest, codes: dict[str, ErrorCode]) -> Await
     make = ask.schema.make
     results = tuple(
         make(
-            "AddPartitionsToTxnTopicResult",
+            AddPartitionsToTxnTopicResult,
             name=topic.name,
             results_by_partition=tuple(
-                make("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=codes[topic.name])
+                make(AddPartitionsToTxnPartitionResult, partition_index=index, partition_error_code=codes[topic.name])
                 for index in topic.partitions
             ),
         )
@@ -108,17 +117,17 @@ def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
         return ask.pass_on()
     make, code = ask.schema.make, FAILED[_CLUSTER]
 
-    def refused(topic: Any) -> Any:
+    def refused(topic: Any) -> WritableTxnMarkerTopicResult:
         partitions = tuple(
-            make("WritableTxnMarkerPartitionResult", partition_index=index, error_code=code)
+            make(WritableTxnMarkerPartitionResult, partition_index=index, error_code=code)
             for index in topic.partition_indexes
         )
-        return make("WritableTxnMarkerTopicResult", name=topic.name, partitions=partitions)
+        return make(WritableTxnMarkerTopicResult, name=topic.name, partitions=partitions)
 
     return ask.answer(
         markers=tuple(
             make(
-                "WritableTxnMarkerResult",
+                WritableTxnMarkerResult,
                 producer_id=marker.producer_id,
                 topics=tuple(map(refused, marker.topics)),
             )

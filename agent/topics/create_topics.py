@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuotas, unlimited
@@ -70,15 +71,15 @@ class CreateTopics:
             configs=[(config.name, config.value) for config in topic.configs],
         )
 
-    def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> Any:
+    def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> CreatableTopicResult:
         match judged:
             case TopicRefusal(code, message):
                 return schema.make(
-                    "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=()
+                    CreatableTopicResult, name=name, topic_id=None, error_code=code, error_message=message, configs=()
                 )
             case AcceptedTopic(topic, replication_factor):
                 return schema.make(
-                    "CreatableTopicResult",
+                    CreatableTopicResult,
                     name=name,
                     topic_id=None if validate_only else topic.topic_id,
                     error_code=ErrorCode.none,
@@ -93,10 +94,10 @@ class CreateTopics:
             return ()
         return tuple(self._config(schema, name, given.get(name)) for name in TOPIC_CONFIGS)
 
-    def _config(self, schema: Schema, name: str, given: str | None) -> Any:
+    def _config(self, schema: Schema, name: str, given: str | None) -> CreatableTopicConfigs:
         layer = shown_layers(self._effective.topic_layers(self._creation.cluster.image, None, name))[0]
         return schema.make(
-            "CreatableTopicConfigs",
+            CreatableTopicConfigs,
             name=name,
             value=layer.value if given is None else given,
             read_only=False,

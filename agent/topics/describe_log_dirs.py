@@ -15,6 +15,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.describe_log_dirs.v5.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.routing import Routes
@@ -71,7 +76,7 @@ class DescribeLogDirs:
             log.warning("cannot describe log dirs: partitions=%d error=%s", len(led), error)
             code = ErrorCode(admin_error(error))
         result = schema.make(
-            "DescribeLogDirsResult",
+            DescribeLogDirsResult,
             error_code=code,
             log_dir=self._log_dir,
             topics=topics,
@@ -125,14 +130,14 @@ class DescribeLogDirs:
                     by_topic[each.topic].append(_partition(schema, each.partition, size))
                 await slices.did(ELEMENT_UNITS)
 
-        def shown(topic: tuple[str, list[Any]]) -> Any:
+        def shown(topic: tuple[str, list[Any]]) -> DescribeLogDirsTopic:
             name, partitions = topic
-            return schema.make("DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+            return schema.make(DescribeLogDirsTopic, name=name, partitions=tuple(partitions))
 
         return await slices.each(shown, by_topic.items())
 
 
-def _partition(schema: Schema, index: int, size: int) -> Any:
+def _partition(schema: Schema, index: int, size: int) -> DescribeLogDirsPartition:
     return schema.make(
-        "DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
+        DescribeLogDirsPartition, partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
     )

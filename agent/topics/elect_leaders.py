@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kio.schema.elect_leaders.v2.response import PartitionResult, ReplicaElectionResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
@@ -43,7 +44,7 @@ class ElectLeaders:
             else:
                 for name, indexes in _by_topic(entity.topic_partitions or ()).items():
                     partitions = await _partitions(schema, routes, name, indexes, slices)
-                    results.append(schema.make("ReplicaElectionResult", topic=name, partition_result=partitions))
+                    results.append(schema.make(ReplicaElectionResult, topic=name, partition_result=partitions))
         except HeadraceError as error:
             code = ErrorCode(admin_error(error))
         response = schema.response(error_code=code, replica_election_results=tuple(results))
@@ -63,11 +64,9 @@ async def _partitions(
     for cost in () if topic is None else routes.steps(topic):
         await slices.did(cost)
 
-    def shown(index: int) -> Any:
+    def shown(index: int) -> PartitionResult:
         verdict = _verdict(routes, topic, index)
-        return schema.make(
-            "PartitionResult", partition_id=index, error_code=verdict.code, error_message=verdict.message
-        )
+        return schema.make(PartitionResult, partition_id=index, error_code=verdict.code, error_message=verdict.message)
 
     return await slices.each(shown, indexes, TOPIC_UNITS)
 

@@ -13,6 +13,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -57,7 +62,7 @@ class AddPartitionsToTxn:
             )
         results = [
             schema.make(
-                "AddPartitionsToTxnResult",
+                AddPartitionsToTxnResult,
                 transactional_id=each.transactional_id,
                 topic_results=_results(schema, each.topics, await self._of_broker(each, version)),
             )
@@ -158,14 +163,14 @@ def _same(topics: Sequence[Any], code: int) -> PartitionCodes:
     return [[code for _ in topic.partitions] for topic in topics]
 
 
-def _results(schema: Schema, topics: Sequence[Any], codes: PartitionCodes) -> tuple[Any, ...]:
+def _results(schema: Schema, topics: Sequence[Any], codes: PartitionCodes) -> tuple[AddPartitionsToTxnTopicResult, ...]:
     return tuple(
         schema.make(
-            "AddPartitionsToTxnTopicResult",
+            AddPartitionsToTxnTopicResult,
             name=topic.name,
             results_by_partition=tuple(
                 schema.make(
-                    "AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=ErrorCode(code)
+                    AddPartitionsToTxnPartitionResult, partition_index=index, partition_error_code=ErrorCode(code)
                 )
                 for index, code in zip(topic.partitions, own, strict=True)
             ),

@@ -14,7 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import re2
+from kio.schema.describe_transactions.v0.response import TopicData
+from kio.schema.describe_transactions.v0.response import TransactionState as DescribedTransaction
 from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v2.response import TransactionState as ListedTransaction
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.ask import DENIED_UNITS
@@ -71,9 +74,9 @@ class ListTransactions:
         slices = WorkSlices()
         code, found = await self._find(request, entity, slices)
 
-        def shown(each: Transaction) -> Any:
+        def shown(each: Transaction) -> ListedTransaction:
             return schema.make(
-                "TransactionState",
+                ListedTransaction,
                 transactional_id=each.transactional_id,
                 producer_id=each.producer.producer_id,
                 transaction_state=STATE_NAMES[each.state],
@@ -169,10 +172,10 @@ class DescribeTransactions:
 
 def _described(
     schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], failed: int
-) -> Any:
+) -> DescribedTransaction:
     if found is None:
         return schema.make(
-            "TransactionState",
+            DescribedTransaction,
             error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
             transactional_id=name,
             transaction_state="",
@@ -183,7 +186,7 @@ def _described(
             topics=(),
         )
     return schema.make(
-        "TransactionState",
+        DescribedTransaction,
         error_code=ErrorCode.none,
         transactional_id=name,
         transaction_state=STATE_NAMES[found.state],
@@ -192,7 +195,7 @@ def _described(
         producer_id=found.producer.producer_id,
         producer_epoch=found.producer.epoch,
         topics=tuple(
-            schema.make("TopicData", topic=topic, partitions=tuple(indexes)) for topic, indexes in topics.items()
+            schema.make(TopicData, topic=topic, partitions=tuple(indexes)) for topic, indexes in topics.items()
         ),
     )
 

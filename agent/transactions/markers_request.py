@@ -14,6 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
@@ -44,7 +49,7 @@ class WriteTxnMarkers:
         self._on_ended()
         return reply(request, schema.response(markers=markers))
 
-    async def _marker(self, schema: Schema, marker: Any) -> Any:
+    async def _marker(self, schema: Schema, marker: Any) -> WritableTxnMarkerResult:
         asked = [
             RequestedPartition(topic.name, index, -1) for topic in marker.topics for index in topic.partition_indexes
         ]
@@ -52,15 +57,15 @@ class WriteTxnMarkers:
         code = await self._abort(marker, resolved)
         codes = iter([each.error or code for each in resolved])
         return schema.make(
-            "WritableTxnMarkerResult",
+            WritableTxnMarkerResult,
             producer_id=marker.producer_id,
             topics=tuple(
                 schema.make(
-                    "WritableTxnMarkerTopicResult",
+                    WritableTxnMarkerTopicResult,
                     name=topic.name,
                     partitions=tuple(
                         schema.make(
-                            "WritableTxnMarkerPartitionResult",
+                            WritableTxnMarkerPartitionResult,
                             partition_index=index,
                             error_code=ErrorCode(next(codes)),
                         )

@@ -17,6 +17,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from kio.schema.create_acls.v3.response import AclCreationResult
+from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAclsMatchingAcl
+from kio.schema.describe_acls.v3.response import AclDescription, DescribeAclsResource
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange
@@ -162,7 +165,7 @@ class CreateAcls:
         )
         results = tuple(
             schema.make(
-                "AclCreationResult",
+                AclCreationResult,
                 error_code=code if reason is None else ErrorCode.invalid_request,
                 error_message=reason or message,
             )
@@ -198,7 +201,7 @@ class DeleteAcls:
             gone = matching.get(wanted, []) if code is ErrorCode.none else []
             results.append(
                 schema.make(
-                    "DeleteAclsFilterResult",
+                    DeleteAclsFilterResult,
                     error_code=code if reason is None else ErrorCode.invalid_request,
                     error_message=reason or message,
                     matching_acls=tuple(_deleted(schema, acl) for acl in gone),
@@ -250,12 +253,12 @@ async def _found(image: MetadataImage, wanted: AclFilter, slices: WorkSlices) ->
     return await slices.in_order(found, _order_of, ELEMENT_UNITS)
 
 
-async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: WorkSlices) -> Any:
+async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: WorkSlices) -> DescribeAclsResource:
     """All ACLs of one pattern."""
 
-    def shown(acl: AccessControlRecord) -> Any:
+    def shown(acl: AccessControlRecord) -> AclDescription:
         return schema.make(
-            "AclDescription",
+            AclDescription,
             principal=acl.principal,
             host=acl.host,
             operation=acl.operation,
@@ -264,7 +267,7 @@ async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: Wor
 
     resource_type, resource_name, pattern_type = _PATTERN(acls[0])
     return schema.make(
-        "DescribeAclsResource",
+        DescribeAclsResource,
         resource_type=resource_type,
         resource_name=resource_name,
         pattern_type=pattern_type,
@@ -272,5 +275,5 @@ async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: Wor
     )
 
 
-def _deleted(schema: Schema, acl: AccessControlRecord) -> Any:
-    return schema.make("DeleteAclsMatchingAcl", error_code=ErrorCode.none, error_message=None, **asdict(acl))
+def _deleted(schema: Schema, acl: AccessControlRecord) -> DeleteAclsMatchingAcl:
+    return schema.make(DeleteAclsMatchingAcl, error_code=ErrorCode.none, error_message=None, **asdict(acl))

@@ -15,6 +15,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.alter_client_quotas.v1.response import EntryData as AlteredEntry
+from kio.schema.describe_client_quotas.v1.response import EntityData as AnsweredEntityData
+from kio.schema.describe_client_quotas.v1.response import EntryData as DescribedEntry
+from kio.schema.describe_client_quotas.v1.response import ValueData
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
@@ -132,23 +136,23 @@ def _sort_key(entity: Entity) -> list[tuple[str, bool, str]]:
     return [(part.entity_type, part.entity_name is None, part.entity_name or "") for part in entity]
 
 
-def _described(schema: Schema, entity: Entity, values: Mapping[str, float]) -> Any:
+def _described(schema: Schema, entity: Entity, values: Mapping[str, float]) -> DescribedEntry:
     return schema.make(
-        "EntryData",
+        DescribedEntry,
         entity=_parts(schema, entity),
-        values=tuple(schema.make("ValueData", key=key, value=value) for key, value in sorted(values.items())),
+        values=tuple(schema.make(ValueData, key=key, value=value) for key, value in sorted(values.items())),
     )
 
 
-def _altered(schema: Schema, entity: Any, verdict: Verdict) -> Any:
+def _altered(schema: Schema, entity: Any, verdict: Verdict) -> AlteredEntry:
     return schema.make(
-        "EntryData", error_code=verdict.code, error_message=verdict.message, entity=_parts(schema, entity)
+        AlteredEntry, error_code=verdict.code, error_message=verdict.message, entity=_parts(schema, entity)
     )
 
 
-def _parts(schema: Schema, entity: Any) -> tuple[Any, ...]:
+def _parts(schema: Schema, entity: Any) -> tuple[AnsweredEntityData, ...]:
     return tuple(
-        schema.make("EntityData", entity_type=part.entity_type, entity_name=part.entity_name) for part in entity
+        schema.make(AnsweredEntityData, entity_type=part.entity_type, entity_name=part.entity_name) for part in entity
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kio.schema.describe_delegation_token.v3.response import DescribedDelegationToken, DescribedDelegationTokenRenewer
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.authorizer import Authorizer
@@ -255,10 +256,10 @@ class DelegationTokens:
             hmac=token_hmac(self.secret_key or "", token.token_id) if is_there else b"",
         )
 
-    def _described(self, schema: Schema, token: DelegationTokenRecord) -> Any:
+    def _described(self, schema: Schema, token: DelegationTokenRecord) -> DescribedDelegationToken:
         owner_type, _, owner_name = token.owner.partition(":")
         return schema.make(
-            "DescribedDelegationToken",
+            DescribedDelegationToken,
             principal_type=owner_type,
             principal_name=owner_name,
             token_requester_principal_type=owner_type,
@@ -269,7 +270,7 @@ class DelegationTokens:
             token_id=token.token_id,
             hmac=token_hmac(self.secret_key or "", token.token_id),
             renewers=tuple(
-                schema.make("DescribedDelegationTokenRenewer", principal_type=kind, principal_name=name)
+                schema.make(DescribedDelegationTokenRenewer, principal_type=kind, principal_name=name)
                 for kind, _, name in (renewer.partition(":") for renewer in token.renewers)
             ),
         )

@@ -15,6 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResult
+from kio.schema.describe_user_scram_credentials.v0.response import CredentialInfo as AnsweredCredentialInfo
+from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
@@ -78,7 +81,7 @@ class AlterUserScramCredentials:
         users = dict.fromkeys(change.name for change in (*entity.deletions, *entity.upsertions))
         answers = {user: refused.get(user, verdict) for user in users}
         results = tuple(
-            schema.make("AlterUserScramCredentialsResult", user=user, error_code=code, error_message=message)
+            schema.make(AlterUserScramCredentialsResult, user=user, error_code=code, error_message=message)
             for user, (code, message) in answers.items()
         )
         return reply(request, schema.response(results=results))
@@ -86,19 +89,19 @@ class AlterUserScramCredentials:
 
 def _described(
     schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo | ScramKeys, ...]], times: int
-) -> Any:
+) -> DescribeUserScramCredentialsResult:
     code, message, infos = ErrorCode.none, None, known.get(user, ())
     if times > 1:
         code, message, infos = ErrorCode.duplicate_resource, f"duplicate user: {user}", ()
     elif not infos:
         code, message = ErrorCode.resource_not_found, f"user has no credentials: {user}"
     return schema.make(
-        "DescribeUserScramCredentialsResult",
+        DescribeUserScramCredentialsResult,
         user=user,
         error_code=code,
         error_message=message,
         credential_infos=tuple(
-            schema.make("CredentialInfo", mechanism=info.mechanism, iterations=info.iterations) for info in infos
+            schema.make(AnsweredCredentialInfo, mechanism=info.mechanism, iterations=info.iterations) for info in infos
         ),
     )
 

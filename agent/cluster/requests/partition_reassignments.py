@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kio.schema.alter_partition_reassignments.v1.response import (
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0.response import OngoingPartitionReassignment, OngoingTopicReassignment
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
@@ -69,11 +74,11 @@ class AlterPartitionReassignments:
         code, message = await self._alter([wish for topic in wishes for wish in topic], rules, deadline)
         responses = tuple(
             schema.make(
-                "ReassignableTopicResponse",
+                ReassignableTopicResponse,
                 name=asked.name,
                 partitions=tuple(
                     schema.make(
-                        "ReassignablePartitionResponse",
+                        ReassignablePartitionResponse,
                         partition_index=wish.index,
                         error_code=wish.code,
                         error_message=wish.message,
@@ -114,10 +119,10 @@ class ListPartitionReassignments:
         except HeadraceError as error:
             code, message = ErrorCode(error_code(error)), str(error)
 
-        def shown(partition: tuple[int, Assignment]) -> Any:
+        def shown(partition: tuple[int, Assignment]) -> OngoingPartitionReassignment:
             index, assignment = partition
             return schema.make(
-                "OngoingPartitionReassignment",
+                OngoingPartitionReassignment,
                 partition_index=index,
                 replicas=assignment.replicas,
                 adding_replicas=assignment.adding,
@@ -127,7 +132,7 @@ class ListPartitionReassignments:
         topics = []
         for name, partitions in found.items():
             made = await slices.each(shown, partitions)
-            topics.append(schema.make("OngoingTopicReassignment", name=name, partitions=made))
+            topics.append(schema.make(OngoingTopicReassignment, name=name, partitions=made))
             await slices.did(ELEMENT_UNITS)
         response = schema.response(error_code=code, error_message=message, topics=tuple(topics))
         return reply(request, response)

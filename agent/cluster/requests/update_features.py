@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v1.response import UpdatableFeatureResult
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.metastore.api.agents import (
@@ -114,7 +115,7 @@ def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None)
     values: dict[str, Any] = {"error_code": code, "error_message": message}
     if schema.version < 2:
         values["results"] = tuple(
-            schema.make("UpdatableFeatureResult", feature=update.feature, error_code=code, error_message=message)
+            schema.make(UpdatableFeatureResult, feature=update.feature, error_code=code, error_message=message)
             for update in entity.feature_updates
         )
     return schema.response(**values)

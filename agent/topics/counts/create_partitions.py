@@ -7,6 +7,7 @@ Source: KIP-195.
 
 from __future__ import annotations
 
+from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuotas, unlimited
@@ -42,7 +43,7 @@ class CreatePartitions:
         verdicts = [next(changed) if is_in else OVER_QUOTA for is_in in is_admitted]
         results = tuple(
             schema.make(
-                "CreatePartitionsTopicResult", name=topic.name, error_code=verdict.code, error_message=verdict.message
+                CreatePartitionsTopicResult, name=topic.name, error_code=verdict.code, error_message=verdict.message
             )
             for topic, verdict in zip(entity.topics, verdicts, strict=True)
         )

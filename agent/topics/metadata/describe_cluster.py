@@ -8,6 +8,7 @@ Source: KIP-700, KIP-919 (endpoint types), KIP-1073 (fenced brokers).
 
 from __future__ import annotations
 
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS
@@ -49,7 +50,7 @@ class DescribeCluster:
             agents = [virtual]
         brokers = tuple(
             schema.make(
-                "DescribeClusterBroker",
+                DescribeClusterBroker,
                 broker_id=agent.node_id,
                 host=address.host,
                 port=address.port,

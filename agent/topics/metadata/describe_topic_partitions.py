@@ -13,6 +13,7 @@ import bisect
 import itertools
 from typing import Any
 
+from kio.schema.describe_topic_partitions.v0.response import Cursor, DescribeTopicPartitionsResponseTopic
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
@@ -144,15 +145,14 @@ class _Page:
         self._left -= len(shown)
         if len(shown) < len(indexes):
             self._next = (topic.name, indexes[len(shown)])
-        kind = "DescribeTopicPartitionsResponsePartition"
         self._topics.append(
             self._schema.make(
-                "DescribeTopicPartitionsResponseTopic",
+                DescribeTopicPartitionsResponseTopic,
                 error_code=ErrorCode.none,
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=rendered_topic(topic.name) is not None,
-                partitions=tuple(self._rendering.partition(topic, index, kind) for index in shown),
+                partitions=tuple(self._rendering.partition(topic, index) for index in shown),
                 topic_authorized_operations=self._rendering.operations(topic),
             )
         )
@@ -161,7 +161,7 @@ class _Page:
         """The response entity."""
         cursor = None
         if self._next is not None:
-            cursor = self._schema.make("Cursor", topic_name=self._next[0], partition_index=self._next[1])
+            cursor = self._schema.make(Cursor, topic_name=self._next[0], partition_index=self._next[1])
         return self._schema.response(topics=tuple(self._topics), next_cursor=cursor)
 
 
@@ -175,9 +175,9 @@ def _why_missing(name: str, *, is_reachable: bool) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if is_reachable else ErrorCode.leader_not_available
 
 
-def _refused(schema: Schema, name: str, code: ErrorCode) -> Any:
+def _refused(schema: Schema, name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return schema.make(
-        "DescribeTopicPartitionsResponseTopic",
+        DescribeTopicPartitionsResponseTopic,
         error_code=code,
         name=name,
         topic_id=None,
