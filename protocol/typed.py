@@ -149,8 +149,17 @@ def schema(api_key: int, version: int) -> Schema:
     return Schema(api_key, version)
 
 
-def decode(request: Request) -> tuple[Schema, Any]:
-    """The request's Schema and entity, which is decoded once."""
+@overload
+def decode(request: Request, message: type[M]) -> tuple[Schema, M]: ...
+
+
+@overload
+def decode(request: Request) -> tuple[Schema, Any]: ...
+
+
+def decode(request: Request, message: type | None = None) -> tuple[Schema, Any]:
+    """The request's Schema and entity, which is decoded once. `message`: the class of the newest version, as which
+    type checks see the entity; it has the fields of the request's version."""
     found = schema(request.api_key, request.api_version)
     if request.entity is None:
         request.entity = found.decode(request.body, request.connection.request_elements_max)

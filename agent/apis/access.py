@@ -4,18 +4,17 @@ controller; every agent serves them."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from typing import Any
 
 from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest
 from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
 from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
 from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResponse
-from kio.schema.create_acls.v3.request import CreateAclsRequest
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.create_acls.v3.response import CreateAclsResponse
 from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
 from kio.schema.create_delegation_token.v3.response import CreateDelegationTokenResponse
 from kio.schema.delete_acls.v3.request import DeleteAclsRequest
-from kio.schema.delete_acls.v3.response import DeleteAclsResponse
+from kio.schema.delete_acls.v3.response import DeleteAclsMatchingAcl, DeleteAclsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
 from kio.schema.renew_delegation_token.v2.response import RenewDelegationTokenResponse
@@ -61,7 +60,7 @@ def deleted_acls(request: DeleteAclsRequest, response: DeleteAclsResponse) -> It
             yield Change(f"{kind}:{acl.resource_name}", acl.error_code, _acl(acl, acl.pattern_type))
 
 
-def _acl(acl: Any, pattern_type: int) -> str:
+def _acl(acl: AclCreation | DeleteAclsMatchingAcl, pattern_type: int) -> str:
     return (
         f"pattern_type {pattern_type} principal {acl.principal} host {acl.host} operation {acl.operation}"
         f" permission_type {acl.permission_type}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Iterator
 from functools import partial
-from typing import Any
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
+from kio.schema.describe_groups.v6.response import DescribeGroupsResponse
+from kio.schema.list_groups.v5.response import ListGroupsResponse
 
 from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
@@ -42,7 +43,7 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
     if ask.access.allows(AclOperation.DESCRIBE, AclResource.CLUSTER):
         return ask.pass_on()
 
-    async def seen(entity: Any) -> Any:
+    async def seen(entity: ListGroupsResponse) -> ListGroupsResponse:
         groups = await ask.seen(_GROUP, entity.groups, lambda one: str(one.group_id), WorkSlices())
         return dataclasses.replace(entity, groups=groups)
 
@@ -50,7 +51,7 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _describe(ask: GatedRequest) -> Awaitable[Response]:
-    async def change(entity: Any) -> Any:
+    async def change(entity: DescribeGroupsResponse) -> DescribeGroupsResponse:
         groups = await WorkSlices().each(partial(group_operations, ask), entity.groups, OPERATIONS_UNITS)
         return dataclasses.replace(entity, groups=groups)
 

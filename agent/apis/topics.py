@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
-from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
@@ -35,13 +35,13 @@ def _create(ask: GatedRequest) -> Awaitable[Response]:
     """CREATE on the cluster or on the topic; the answer shows configs only with DESCRIBE_CONFIGS."""
     everywhere = ask.access.allows(AclOperation.CREATE, AclResource.CLUSTER)
 
-    def may_create(topic: Any) -> bool:
+    def may_create(topic: CreatableTopic) -> bool:
         if everywhere:
             return True
         names = [topic.name, *foreign_tables(ask, topic.name, topic.configs)]
         return all(ask.allows(AclOperation.CREATE, _TOPIC, name) for name in names)
 
-    def without_configs(entity: Any) -> Any:
+    def without_configs(entity: CreateTopicsResponse) -> CreateTopicsResponse:
         return dataclasses.replace(entity, topics=tuple(map(_shown_to(ask), entity.topics)))
 
     change = without_configs if ask.request.api_version >= _CONFIGS_SHOWN_FROM else _unchanged
@@ -96,7 +96,7 @@ def _why_not_deleted(ask: GatedRequest, topic: TopicImage | None, name: str) -> 
     return _DENIED if topic is not None else ErrorCode.unknown_topic_or_partition
 
 
-def _judged(ask: GatedRequest, asked: Any, found: TopicImage | None) -> Any:
+def _judged(ask: GatedRequest, asked: DeleteTopicState, found: TopicImage | None) -> Any:
     """The answer to one element of version 6; None if it may be deleted, or is malformed."""
     if asked.name is not None:
         code = _why_not_deleted(ask, ask.image.topics_by_name.get(asked.name), asked.name)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Iterator
-from typing import Any
 
 from kio.schema.add_partitions_to_txn.v5.response import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnTopicResult,
 )
 from kio.schema.errors import ErrorCode
-from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+from kio.schema.list_transactions.v2.response import ListTransactionsResponse
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from kio.schema.write_txn_markers.v2.response import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -117,7 +117,7 @@ def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
         return ask.pass_on()
     make, code = ask.schema.make, FAILED[_CLUSTER]
 
-    def refused(topic: Any) -> WritableTxnMarkerTopicResult:
+    def refused(topic: WritableTxnMarkerTopic) -> WritableTxnMarkerTopicResult:
         partitions = tuple(
             make(WritableTxnMarkerPartitionResult, partition_index=index, error_code=code)
             for index in topic.partition_indexes
@@ -137,7 +137,7 @@ def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _list(ask: GatedRequest) -> Awaitable[Response]:
-    async def seen(entity: Any) -> Any:
+    async def seen(entity: ListTransactionsResponse) -> ListTransactionsResponse:
         states = await ask.seen(_NAME, entity.transaction_states, lambda one: str(one.transactional_id), WorkSlices())
         return dataclasses.replace(entity, transaction_states=states)
 

@@ -7,8 +7,7 @@ Source: KIP-4, KIP-464 (-1 for defaults), KIP-525 (configs in the response), KIP
 
 from __future__ import annotations
 
-from typing import Any
-
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult
 from kio.schema.errors import ErrorCode
 
@@ -35,7 +34,7 @@ class CreateTopics:
         self._refusals = RefusalLog()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreateTopicsRequest)
         wanted = [self._wanted(topic) for topic in entity.topics]
         quota = unlimited(request) if entity.validate_only else self._mutations(request)
         is_admitted = [quota.admits(self._partition_count(topic)) for topic in wanted]
@@ -61,7 +60,7 @@ class CreateTopics:
             return len(topic.assignments)
         return topic.partition_count if topic.partition_count > 0 else self._creation.defaults().partition_count
 
-    def _wanted(self, topic: Any) -> WantedTopic:
+    def _wanted(self, topic: CreatableTopic) -> WantedTopic:
         return WantedTopic(
             name=topic.name,
             topic_id=self._creation.new_topic_id(),
@@ -89,7 +88,7 @@ class CreateTopics:
                     configs=self._configs(schema, topic.configs),
                 )
 
-    def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[Any, ...]:
+    def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[CreatableTopicConfigs, ...]:
         if schema.version < 5:
             return ()
         return tuple(self._config(schema, name, given.get(name)) for name in TOPIC_CONFIGS)

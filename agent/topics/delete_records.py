@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
 from kio.schema.errors import ErrorCode
 
@@ -62,11 +63,13 @@ class DeleteRecords:
         self._before_move = before_move
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        wanted = {(topic.name, p.partition_index): int(p.offset) for topic in entity.topics for p in topic.partitions}
+        schema, entity = decode(request, DeleteRecordsRequest)
+        wanted: dict[tuple[str, int], int] = {
+            (topic.name, p.partition_index): int(p.offset) for topic in entity.topics for p in topic.partitions
+        }
         found = await self._delete_all(wanted)
 
-        def result(topic: str, partition: Any) -> DeleteRecordsPartitionResult:
+        def result(topic: str, partition: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
             one = found[topic, partition.partition_index]
             return schema.make(
                 DeleteRecordsPartitionResult,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 from kio.schema.describe_producers.v0.response import PartitionResponse, ProducerState, TopicResponse
 from kio.schema.errors import ErrorCode
 
@@ -44,7 +45,7 @@ class DescribeProducers:
         self._metastore = metastore
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeProducersRequest)
         asked: dict[str, dict[int, None]] = {}  # without duplicates: an answer is much longer than an index
         for topic in entity.topics:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

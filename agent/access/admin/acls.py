@@ -17,8 +17,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.create_acls.v3.response import AclCreationResult
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
 from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAclsMatchingAcl
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.describe_acls.v3.response import AclDescription, DescribeAclsResource
 from kio.schema.errors import ErrorCode
 
@@ -129,7 +132,7 @@ class DescribeAcls:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeAclsRequest)
         wanted = _filter(entity)
         code, message, found = ErrorCode.none, wanted.why_refused(), list[AccessControlRecord]()
         slices = WorkSlices()
@@ -156,7 +159,7 @@ class CreateAcls:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreateAclsRequest)
         wanted = [_record(creation) for creation in entity.creations]
         reasons = [why_illegal(acl) for acl in wanted]
         legal = {acl for acl, reason in zip(wanted, reasons, strict=True) if reason is None}
@@ -181,7 +184,7 @@ class DeleteAcls:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DeleteAclsRequest)
         filters = [_filter(asked) for asked in entity.filters]
         distinct = list(dict.fromkeys(filters))
         refused = {wanted: reason for wanted in distinct[:FILTERS_MAX] if (reason := wanted.why_refused())}
@@ -210,7 +213,7 @@ class DeleteAcls:
         return reply(request, schema.response(filter_results=tuple(results)))
 
 
-def _filter(asked: Any) -> AclFilter:
+def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     return AclFilter(
         asked.resource_type_filter,
         asked.resource_name_filter,
@@ -222,7 +225,7 @@ def _filter(asked: Any) -> AclFilter:
     )
 
 
-def _record(creation: Any) -> AccessControlRecord:
+def _record(creation: AclCreation) -> AccessControlRecord:
     return AccessControlRecord(
         resource_type=creation.resource_type,
         resource_name=creation.resource_name,

@@ -12,10 +12,13 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, OpData
+from kio.schema.alter_client_quotas.v1.request import EntityData as AskedEntityData
 from kio.schema.alter_client_quotas.v1.response import EntryData as AlteredEntry
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
 from kio.schema.describe_client_quotas.v1.response import EntityData as AnsweredEntityData
 from kio.schema.describe_client_quotas.v1.response import EntryData as DescribedEntry
 from kio.schema.describe_client_quotas.v1.response import ValueData
@@ -57,7 +60,7 @@ class DescribeClientQuotas:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeClientQuotasRequest)
         components = [Component(asked.entity_type, asked.match_type, asked.match) for asked in entity.components]
         code, message, entries = ErrorCode.none, why_no_filter(components), None
         slices = WorkSlices()
@@ -85,7 +88,7 @@ class AlterClientQuotas:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterClientQuotasRequest)
         owners = [_entity(entry.entity) for entry in entity.entries]
         times = Counter(owners)
         refused = [_refusal(own, entry.ops, times[own]) for own, entry in zip(owners, entity.entries, strict=True)]
@@ -104,11 +107,11 @@ class AlterClientQuotas:
         return reply(request, schema.response(entries=entries))
 
 
-def _entity(parts: Any) -> Entity:
+def _entity(parts: Iterable[AskedEntityData]) -> Entity:
     return entity_of([EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in parts])
 
 
-def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
+def _refusal(entity: Entity, ops: Sequence[OpData], times: int) -> Verdict | None:
     """The reason why the entity is not changed."""
     reason = why_no_entity(entity)
     if reason is None and times > 1:
@@ -121,7 +124,7 @@ def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
     return None if reason is None else Verdict(ErrorCode.invalid_request, reason)
 
 
-def _records(image: MetadataImage, entity: Entity, ops: Any) -> list[QuotaRecord]:
+def _records(image: MetadataImage, entity: Entity, ops: Sequence[OpData]) -> list[QuotaRecord]:
     """The records to append: none for a value that is already set, or that does not exist and is to be removed."""
     old: Mapping[str, float] = image.quotas.get(entity, {})
     return [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.describe_quorum.v2.response import Listener, Node, PartitionData, ReplicaState, TopicData
 from kio.schema.errors import ErrorCode
 
@@ -39,7 +40,7 @@ class DescribeQuorum:
         self._api = api
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeQuorumRequest)
         try:
             lease = await self._api.describe_controller() or _NOBODY
             agents = await self._api.agent_leases()
@@ -47,7 +48,9 @@ class DescribeQuorum:
         except HeadraceError as error:
             code = ErrorCode(error_code(error))
             return reply(request, schema.response(error_code=code, error_message=str(error), topics=(), nodes=()))
-        times = Counter((topic.topic_name, p.partition_index) for topic in entity.topics for p in topic.partitions)
+        times = Counter[tuple[str, int]](
+            (topic.topic_name, p.partition_index) for topic in entity.topics for p in topic.partitions
+        )
         topics = tuple(
             schema.make(
                 TopicData,

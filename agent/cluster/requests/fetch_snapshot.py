@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
+from kio.schema.fetch_snapshot.v1.request import PartitionSnapshot as AskedPartition
 from kio.schema.fetch_snapshot.v1.response import LeaderIdAndEpoch, PartitionSnapshot, SnapshotId, TopicSnapshot
 
 from headrace.metastore.api.metadata_log import MetadataLogApi
@@ -36,7 +37,7 @@ class FetchSnapshot:
         self._rendered = b""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, FetchSnapshotRequest)
         topics = []
         times = Counter((topic.name, p.partition) for topic in entity.topics for p in topic.partitions)
         for topic in entity.topics:
@@ -47,7 +48,9 @@ class FetchSnapshot:
             topics.append(schema.make(TopicSnapshot, name=topic.name, partitions=tuple(partitions)))
         return reply(request, schema.response(error_code=ErrorCode.none, topics=tuple(topics)))
 
-    async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int, times: int) -> PartitionSnapshot:
+    async def _answer(
+        self, schema: Schema, topic: str, asked: AskedPartition, max_bytes: int, times: int
+    ) -> PartitionSnapshot:
         """`times`: how often the request names the partition; each occurrence would get a whole part."""
         code, position, piece = ErrorCode.none, asked.position, b""
         if topic != METADATA_TOPIC or asked.partition != 0:

@@ -13,13 +13,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.alter_partition_reassignments.v1.request import AlterPartitionReassignmentsRequest
 from kio.schema.alter_partition_reassignments.v1.response import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
 from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0.request import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from kio.schema.list_partition_reassignments.v0.response import OngoingPartitionReassignment, OngoingTopicReassignment
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
@@ -64,7 +69,7 @@ class AlterPartitionReassignments:
         self._change, self._shared = change, shared
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterPartitionReassignmentsRequest)
         wishes = [
             [_Wish(topic.name, p.partition_index, p.replicas) for p in topic.partitions] for topic in entity.topics
         ]
@@ -111,7 +116,7 @@ class ListPartitionReassignments:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListPartitionReassignmentsRequest)
         code, message, slices = ErrorCode.none, None, WorkSlices()
         found: dict[str, list[tuple[int, Assignment]]] = {}
         try:
@@ -169,7 +174,9 @@ def _change(image: MetadataImage, wish: _Wish, rules: _Rules) -> PartitionChange
     return reassign(image, topic.topic_id, wish.index, wish.target, shows_virtual=rules.shows_virtual)
 
 
-async def _under_way(image: MetadataImage, asked: Any, slices: WorkSlices) -> dict[str, list[tuple[int, Assignment]]]:
+async def _under_way(
+    image: MetadataImage, asked: Iterable[ListPartitionReassignmentsTopics] | None, slices: WorkSlices
+) -> dict[str, list[tuple[int, Assignment]]]:
     """Reassignments in progress by topic name; `asked` None means all."""
     wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
     found: dict[str, list[tuple[int, Assignment]]] = {}

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
@@ -75,7 +76,7 @@ class DescribeConfigs:
         self._configs = configs
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeConfigsRequest)
         named = [ConfigResource(asked.resource_type, asked.resource_name) for asked in entity.resources]
         times = Counter(named)
         image, unreachable = await self._newest_image()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
 from kio.schema.list_config_resources.v1.response import ConfigResource as AnsweredConfigResource
 
 from headrace.agent.cluster.view import ClusterView
@@ -34,7 +35,7 @@ class ListConfigResources:
         self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListConfigResourcesRequest)
         wanted = getattr(entity, "resource_types", (ResourceType.CLIENT_METRICS,)) or (*ResourceType,)
         code, slices = ErrorCode.none, WorkSlices()
         found: Sequence[ConfigResource] = ()

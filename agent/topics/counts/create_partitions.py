@@ -7,6 +7,7 @@ Source: KIP-195.
 
 from __future__ import annotations
 
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
@@ -26,7 +27,7 @@ class CreatePartitions:
         self._counts, self._mutations = counts, mutations
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreatePartitionsRequest)
         deadline = request.received_at + entity.timeout.total_seconds()
         wanted = [
             WantedCount(

@@ -13,6 +13,7 @@ import bisect
 import itertools
 from typing import Any
 
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import Cursor, DescribeTopicPartitionsResponseTopic
 from kio.schema.errors import ErrorCode
 
@@ -51,7 +52,7 @@ class DescribeTopicPartitions:
         self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeTopicPartitionsRequest)
         cursor = None if entity.cursor is None else (entity.cursor.topic_name, entity.cursor.partition_index)
         asked = {topic.name for topic in entity.topics}
         if cursor is not None and cursor[1] < 0:
@@ -118,7 +119,7 @@ class _Page:
         self._schema = rendering.schema
         self.zone = rendering.zone
         self._left = limit
-        self._topics: list[Any] = []
+        self._topics: list[DescribeTopicPartitionsResponseTopic] = []
         self._next: Position | None = None
 
     def add(self, name: str, topic: TopicImage | None, first: int, *, is_reachable: bool) -> None:
