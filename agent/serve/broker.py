@@ -86,12 +86,9 @@ class Broker:
         them."""
         self._dispatcher = Dispatcher(self._image)
         self._serve: RequestHandler = self._dispatcher.handle
-        self._listener = KafkaListener(
-            *(self._handle, Limits.from_settings(settings), clock, registry, self._max_connections, self._supervisor)
-        )
-        self._listener.on_refused_certificate(self.audit.failed_authentication)
+        self._listener = self._compose_listener()
         self._quotas = QuotaService(
-            *(self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max)
+            self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max
         )
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
@@ -128,6 +125,18 @@ class Broker:
         self._paths: RequestPaths | None = None
         self._background: set[asyncio.Task[None]] = set()
 
+    def _compose_listener(self) -> KafkaListener:
+        listener = KafkaListener(
+            self._handle,
+            Limits.from_settings(self.settings),
+            self._clock,
+            self._registry,
+            self._max_connections,
+            self._supervisor,
+        )
+        listener.on_refused_certificate(self.audit.failed_authentication)
+        return listener
+
     @property
     def node_id(self) -> int | None:
         """Return None until it has registered."""
@@ -143,8 +152,14 @@ class Broker:
         await self._listen()
         features = agent_features(has_secret_keys=bool(self._foundation.sealing))
         cluster = compose_cluster(
-            *(self.settings, self._metastore, self._advertised, features),
-            *(self._clock, self._rng, self._registry, self._supervisor),
+            self.settings,
+            self._metastore,
+            self._advertised,
+            features,
+            self._clock,
+            self._rng,
+            self._registry,
+            self._supervisor,
         )
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()

@@ -86,8 +86,16 @@ class RequestPaths:
         register_handlers(base.dispatcher, parts, self._groups, self._forward, self._authorizer, base.audit)
         watch_memory(base.settings, self._memory_in_use(parts), base.registry)
         self.serve: RequestHandler = authenticated(
-            *(base.dispatcher, base.settings, base.securities, cluster, zone_secret, sealed_keys),
-            *(base.clock, base.nonces, base.registry, base.audit),
+            base.dispatcher,
+            base.settings,
+            base.securities,
+            cluster,
+            zone_secret,
+            sealed_keys,
+            base.clock,
+            base.nonces,
+            base.registry,
+            base.audit,
         )
         self.reports = self._compose_reports()
 

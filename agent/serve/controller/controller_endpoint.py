@@ -68,14 +68,21 @@ class ControllerEndpoint:
             return ControllerTimes.of(in_force.current())
 
         steps = controller_steps(
-            *(metastore, follower, times, clock, registry),
+            metastore,
+            follower,
+            times,
+            clock,
+            registry,
             lambda image: schedules(configs, image),
             ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
             TopicSizes(metastore, settings.topic_metrics_max, registry),
             TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
         )
         self.controller = Controller(
-            *(metastore, follower, times, steps),
+            metastore,
+            follower,
+            times,
+            steps,
             node_id=lambda: view.node_id,
             clock=clock,
             rng=rng,
