@@ -95,7 +95,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.docs > docs/operate/CONFIGURATION.md
 	@$(BIN)/python -m headrace.config.topic_docs > docs/operate/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
-	@$(BIN)/python -m headrace.agent.serve.acl_table docs/operate/ACLS.md
+	@$(BIN)/python -m headrace.agent.apis.acl_table docs/operate/ACLS.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 	@$(BIN)/python -m headrace.cli.main cluster schema > docs/operate/cluster-file.schema.json
 	@$(BIN)/python -m tests.spark.versions --page

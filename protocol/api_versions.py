@@ -1,6 +1,6 @@
 """The APIs and versions that Headrace can serve, and the ApiVersions response (API key 18).
 
-Place: the listener parses request headers with this table; `agent.serve.dispatch` advertises the rows that
+Place: the listener parses request headers with this table; `agent.apis.dispatch` advertises the rows that
 have a handler.
 Invariant: only implemented versions are advertised, at most up to the newest stable version of Kafka 4
 that kio 0.6 knows.
@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from kio.schema.api_versions.v4.response import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.agents import CHOSEN_FEATURES, KAFKA_FEATURES, OPTIONAL_FEATURES, SUPPORTED_FEATURES
@@ -155,7 +156,7 @@ class ApiVersionsHandler:
         answer = schema(ApiKey.API_VERSIONS, version)
         rows = () if error == ErrorCode.invalid_request else self._served
         api_keys = tuple(
-            answer.make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            answer.make(ApiVersion, api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in rows
         )
         entity = answer.response(error_code=error, api_keys=api_keys, **self._features(answer))
@@ -174,15 +175,13 @@ class ApiVersionsHandler:
         supported = {name: levels for name, levels in known.items() if answer.version > 3 or levels[0] > 0}
         return {
             "supported_features": tuple(
-                answer.make(
-                    "SupportedFeatureKey", name=name, min_version=levels.min_level, max_version=levels.max_level
-                )
+                answer.make(SupportedFeatureKey, name=name, min_version=levels.min_level, max_version=levels.max_level)
                 for name, levels in supported.items()
             ),
             "finalized_features_epoch": image.offset,
             "finalized_features": tuple(
                 answer.make(
-                    "FinalizedFeatureKey",
+                    FinalizedFeatureKey,
                     name=name,
                     min_version_level=levels.min_level,
                     max_version_level=levels.max_level,

@@ -1,6 +1,6 @@
 """The interface between the listener and the handlers: a Request in, buffers out.
 
-Place: the listener makes a Request from a frame; `agent.serve.dispatch` finds its handler; the handler's
+Place: the listener makes a Request from a frame; `agent.apis.dispatch` finds its handler; the handler's
 Response is sent in the order of the connection's requests.
 Invariant: a handler never touches the socket. An exception in a handler never closes another connection.
 """

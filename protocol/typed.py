@@ -17,7 +17,7 @@ from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader as response_reader
@@ -32,6 +32,7 @@ from headrace.storage.errors import InvalidError, TooManyElementsError
 _NO_TIME = datetime.timedelta(0)
 UNIX_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 API_VERSIONS_KEY = 18
+M = TypeVar("M")
 
 
 class Schema:
@@ -46,6 +47,8 @@ class Schema:
         camel = "".join(part.capitalize() for part in package.split("_"))
         self.request_type = _named(self._request_module, camel + "Request")
         self.response_type = _named(self._response_module, camel + "Response")
+        self._messages: dict[type | str, tuple[Any, frozenset[str]]] = {}
+        """What `make` makes, by what its callers name."""
         self._read = entity_reader(self.request_type)
         self._write = entity_writer(self.response_type)
 
@@ -71,13 +74,27 @@ class Schema:
             allow_elements()
         return entity
 
-    def make(self, name: str, /, **values: Any) -> Any:
-        """An instance of the response module's class `name`; values that this version lacks are dropped. A throttle
+    @overload
+    def make(self, message: type[M], /, **values: Any) -> M: ...
+
+    @overload
+    def make(self, message: str, /, **values: Any) -> Any: ...
+
+    def make(self, message: type[M] | str, /, **values: Any) -> Any:
+        """An instance of this version's class of a message of the response. `message`: its class in the newest version,
+        as which type checks see the result, or its name. Values that this version lacks are dropped. A throttle
         time is 0: the listener sets it in the bytes (protocol/throttle_time.py)."""
-        cls = _named(self._response_module, name)
-        known = _field_names(cls)
+        found = self._messages.get(message)
+        if found is None:
+            found = self._messages[message] = self._message(message if isinstance(message, str) else message.__name__)
+        cls, known = found
         values["throttle_time"] = _NO_TIME
         return cls(**{key: value for key, value in values.items() if key in known})
+
+    def _message(self, name: str) -> tuple[Any, frozenset[str]]:
+        """The class of the response's module, and the names of its fields."""
+        cls = _named(self._response_module, name)
+        return cls, frozenset(field.name for field in fields(cls))
 
     def response(self, **values: Any) -> Any:
         """An instance of the top-level response class."""
@@ -132,8 +149,17 @@ def schema(api_key: int, version: int) -> Schema:
     return Schema(api_key, version)
 
 
-def decode(request: Request) -> tuple[Schema, Any]:
-    """The request's Schema and entity, which is decoded once."""
+@overload
+def decode(request: Request, message: type[M]) -> tuple[Schema, M]: ...
+
+
+@overload
+def decode(request: Request) -> tuple[Schema, Any]: ...
+
+
+def decode(request: Request, message: type | None = None) -> tuple[Schema, Any]:
+    """The request's Schema and entity, which is decoded once. `message`: the class of the newest version, as which
+    type checks see the entity; it has the fields of the request's version."""
     found = schema(request.api_key, request.api_version)
     if request.entity is None:
         request.entity = found.decode(request.body, request.connection.request_elements_max)
@@ -159,8 +185,3 @@ def entity_of(request: Request, response: Response) -> Any:
 
 def _named(module: ModuleType, name: str) -> Any:
     return getattr(module, name)
-
-
-@functools.cache
-def _field_names(cls: type) -> frozenset[str]:
-    return frozenset(f.name for f in fields(cls))

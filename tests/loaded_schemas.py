@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 
-from headrace.agent.serve.dispatch import loaded_schemas
+from headrace.agent.apis.dispatch import loaded_schemas
 from headrace.protocol.api_versions import APIS
 from tests.loopback_names import sitecustomize
 

@@ -1,6 +1,6 @@
 """The Kafka listener: accepts connections at one or more addresses, watches them, drains them.
 
-Place: the agent's entry point for clients; passes requests to `agent.serve.dispatch`.
+Place: the agent's entry point for clients; passes requests to `agent.apis.dispatch`.
 Invariant: no client can stop the listener or close another client's connection, once that client is known
 (newcomers.py). After `drain` no request was started, and requests in progress had the grace period.
 """

@@ -17,8 +17,8 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.sasl.authentication import Authentication
 from headrace.agent.access.sasl.credentials import Credentials
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.protocol.api_keys import ApiKey

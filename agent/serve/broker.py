@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import compose_cluster
 from headrace.agent.cluster.membership import NOT_A_MEMBER, BrokerState
@@ -30,10 +31,10 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.trace import FileTrace
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.serve.agent_resources import AgentResources
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
-from headrace.agent.serve.paths import AgentResources, RequestPaths
+from headrace.agent.serve.paths import RequestPaths
 from headrace.config.addresses import address_text
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
@@ -85,12 +86,9 @@ class Broker:
         them."""
         self._dispatcher = Dispatcher(self._image)
         self._serve: RequestHandler = self._dispatcher.handle
-        self._listener = KafkaListener(
-            *(self._handle, Limits.from_settings(settings), clock, registry, self._max_connections, self._supervisor)
-        )
-        self._listener.on_refused_certificate(self.audit.failed_authentication)
+        self._listener = self._compose_listener()
         self._quotas = QuotaService(
-            *(self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max)
+            self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max
         )
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
@@ -127,6 +125,18 @@ class Broker:
         self._paths: RequestPaths | None = None
         self._background: set[asyncio.Task[None]] = set()
 
+    def _compose_listener(self) -> KafkaListener:
+        listener = KafkaListener(
+            self._handle,
+            Limits.from_settings(self.settings),
+            self._clock,
+            self._registry,
+            self._max_connections,
+            self._supervisor,
+        )
+        listener.on_refused_certificate(self.audit.failed_authentication)
+        return listener
+
     @property
     def node_id(self) -> int | None:
         """Return None until it has registered."""
@@ -142,8 +152,14 @@ class Broker:
         await self._listen()
         features = agent_features(has_secret_keys=bool(self._foundation.sealing))
         cluster = compose_cluster(
-            *(self.settings, self._metastore, self._advertised, features),
-            *(self._clock, self._rng, self._registry, self._supervisor),
+            self.settings,
+            self._metastore,
+            self._advertised,
+            features,
+            self._clock,
+            self._rng,
+            self._registry,
+            self._supervisor,
         )
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()

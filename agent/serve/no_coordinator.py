@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
-from headrace.agent.serve.group_handlers import GroupHandlers
+from headrace.agent.serve.groups import compose_groups
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.request import RequestHandler
@@ -25,7 +26,8 @@ def without_coordinator(
     api: GroupOffsetApi, view: ClusterView, settings: Settings, clock: Clock, rng: random.Random
 ) -> Mapping[int, RequestHandler]:
     """Return the handlers by API key."""
-    return GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry()).handlers
+    parts = compose_groups(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
+    return {api_key: row.handler(parts) for api_key, row in COORDINATOR_ROWS.items()}
 
 
 class _NoCoordinator:

@@ -9,82 +9,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
-from prometheus_client import CollectorRegistry
-
-from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
-from headrace.agent.access.listener_security import ListenerSecurity, link_context
-from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.access.listener_security import link_context
+from headrace.agent.apis.group_parts import GroupParts
+from headrace.agent.apis.parts import BrokerParts
 from headrace.agent.cluster import zone
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import shared_address
+from headrace.agent.cluster.log_change import LogChange
+from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.topic_traffic import TopicTraffic
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.fetch.steps import FetchSteps
+from headrace.agent.fetch.share.handlers import ShareHandlers
+from headrace.agent.fetch.share.sessions import ShareSessions
 from headrace.agent.limits.client_rows import ClientRows
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.limits.memory_metrics import watch_memory
-from headrace.agent.listener.server import KafkaListener
+from headrace.agent.limits.refusal_log import RefusalLog
 from headrace.agent.peers.channel import PEER_HEALTH_KEY
 from headrace.agent.peers.connection import Connect, open_connection
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.peers.health_reports import AgentReports
-from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.serve.agent_resources import AgentResources
 from headrace.agent.serve.authenticated import authenticated
-from headrace.agent.serve.dispatch import Dispatcher
-from headrace.agent.serve.group_handlers import GroupHandlers
-from headrace.agent.serve.handlers import HandlerParts, register_handlers
+from headrace.agent.serve.groups import compose_groups
+from headrace.agent.serve.handlers import register_handlers
 from headrace.agent.serve.no_coordinator import without_coordinator
+from headrace.agent.serve.share_asking import AskShareOwner
+from headrace.agent.topics.counts.count_changes import PartitionCounts
+from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
+from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_rules import TopicDefaults
+from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.config.listeners import listeners
-from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
-from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
-from headrace.metastore.sealing import Sealing
-from headrace.protocol.request import RequestHandler
-from headrace.storage.clock import Clock
-from headrace.storage.objects.store import ObjectStore
-from headrace.storage.supervision import Supervisor
+from headrace.protocol.request import Request, RequestHandler
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentResources:
-    """What an agent has before it finds its cluster, and the paths are made of."""
-
-    settings: Settings
-    store: ObjectStore
-    metastore: Metastore
-    clock: Clock
-    rng: random.Random
-    nonces: random.Random
-    registry: CollectorRegistry
-    listener: KafkaListener
-    dispatcher: Dispatcher
-    quotas: QuotaService
-    audit: AuditLog
-    sealing: Sealing
-    supervisor: Supervisor
-    securities: Mapping[str, ListenerSecurity]
-    """Security of the listeners that are not PLAINTEXT, by name; filled when they are bound."""
-    observer: ProduceObserver | None
-    """What traces produce requests, if anything does."""
-    fetch_steps: FetchSteps
-    on_settled: Callable[[FileTrace], None]
-    """Gets the times of each flushed file's steps."""
-    is_active_controller: Callable[[], bool]
-    reached_here: Callable[[], frozenset[str]]
-    """The dependencies that answer this process."""
 
 
 class RequestPaths:
@@ -103,26 +75,27 @@ class RequestPaths:
         self._connect: Connect = partial(open_connection, tls=link_context(base.settings, base.clock))
         self.fetch = self._compose_fetch()
         self.produce = self._compose_produce()
+        self._in_force = SettingsInForce(base.settings, lambda: cluster.image)
         self.client_rows = ClientRows(
-            base.metastore.client_rows,
-            SettingsInForce(base.settings, lambda: cluster.image).current,
-            base.clock,
-            lambda limit: limits_reached(base.registry).labels(limit).inc(),
-            base.registry,
+            base.metastore.client_rows, self._in_force.current, base.clock, self._count_limit, base.registry
         )
-        self._groups = GroupHandlers(
-            *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced),
-            supervisor=base.supervisor,
-            rows=self.client_rows,
-            store=base.store,
-        )
+        self._groups = self._compose_groups()
         self._forward = self._compose_forwarding()
         sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
-        remembered = register_handlers(base.dispatcher, self._parts(sealed_keys))
-        watch_memory(base.settings, self._memory_in_use() | remembered, base.registry)
+        parts = self._compose_parts(sealed_keys)
+        register_handlers(base.dispatcher, parts, self._groups, self._forward, self._authorizer, base.audit)
+        watch_memory(base.settings, self._memory_in_use(parts), base.registry)
         self.serve: RequestHandler = authenticated(
-            *(base.dispatcher, base.settings, base.securities, cluster, zone_secret, sealed_keys),
-            *(base.clock, base.nonces, base.registry, base.audit),
+            base.dispatcher,
+            base.settings,
+            base.securities,
+            cluster,
+            zone_secret,
+            sealed_keys,
+            base.clock,
+            base.nonces,
+            base.registry,
+            base.audit,
         )
         self.reports = self._compose_reports()
 
@@ -247,37 +220,105 @@ class RequestPaths:
         base.dispatcher.register_unadvertised(PEER_HEALTH_KEY, reports.handle)
         return reports
 
-    def _parts(self, sealed_keys: SealedKeys) -> HandlerParts:
-        base, cluster = self._base, self._cluster
-        return HandlerParts(
-            settings=base.settings,
-            clock=base.clock,
-            rng=base.rng,
-            cluster=cluster,
-            metastore=base.metastore,
-            produce=self.produce,
-            fetch=self.fetch,
-            groups=self._groups,
-            forward=self._forward,
-            shared=self._shared,
-            traffic=self._traffic,
-            is_active_controller=base.is_active_controller,
-            registry=base.registry,
-            limits_reached=limits_reached(base.registry),
-            audit=base.audit,
-            mutations=base.quotas.mutations,
-            sealed_keys=sealed_keys,
-            authorizer=self._authorizer,
-            may_be_behind=cluster.may_be_behind,
+    def _compose_groups(self) -> GroupParts:
+        base = self._base
+        return compose_groups(
+            base.metastore,
+            self._cluster,
+            base.settings,
+            base.clock,
+            base.rng,
+            base.registry,
+            authorizer=self._authorizer.enforced,
+            supervisor=base.supervisor,
             rows=self.client_rows,
+            store=base.store,
+            logs=self.fetch.share_logs,
         )
 
-    def _memory_in_use(self) -> dict[str, Callable[[], float]]:
+    def _compose_parts(self, sealed_keys: SealedKeys) -> BrokerParts:
+        """What the handlers of all APIs but those of groups are made of."""
+        base, cluster, in_force = self._base, self._cluster, self._in_force
+        configs, refused, change = (
+            EffectiveConfigs(base.settings),
+            RefusalLog().refused,
+            LogChange(cluster, base.metastore, base.clock),
+        )
+        creation = TopicCreation(
+            cluster,
+            base.metastore,
+            base.clock,
+            base.rng,
+            lambda: TopicDefaults.of(in_force.current()),
+            self._count_limit,
+        )
+        return BrokerParts(
+            cluster=cluster,
+            metastore=base.metastore,
+            settings=base.settings,
+            clock=base.clock,
+            registry=base.registry,
+            in_force=in_force,
+            change=change,
+            is_active_controller=base.is_active_controller,
+            shared=self._shared,
+            sealed_keys=sealed_keys,
+            tokens=DelegationTokens(change, base.rng, in_force, self._authorizer.enforced, self._count_limit),
+            produce=self.produce,
+            fetch=self.fetch,
+            share=self._compose_share(),
+            metadata=self._compose_metadata(creation, configs, refused),
+            configs=configs,
+            creation=creation,
+            counts=PartitionCounts(cluster, base.metastore, base.clock, creation.defaults, self._count_limit),
+            producer_ids=ProducerIds(base.metastore, base.clock),
+            traffic=self._traffic,
+            mutations=base.quotas.mutations,
+            rows=self.client_rows,
+            enforced=self._authorizer.enforced,
+            refused=refused,
+        )
+
+    def _compose_share(self) -> ShareHandlers:
+        base, cluster, in_force, enforced = self._base, self._cluster, self._in_force, self._authorizer.enforced
+        sessions = ShareSessions(lambda: in_force.current().group_share_max_share_sessions, on_limit=self._count_limit)
+        sessions.watch(base.registry)
+        return ShareHandlers(
+            cluster,
+            sessions,
+            self.fetch.share_reader,
+            AskShareOwner(cluster, self._forward.links, self._groups.share_owner),
+            base.clock,
+            None if enforced is None else AllowedTopics(enforced, cluster),
+        )
+
+    def _compose_metadata(
+        self, creation: TopicCreation, configs: EffectiveConfigs, refused: Callable[[Request, str], None]
+    ) -> Metadata:
+        cluster, in_force = self._cluster, self._in_force
+        return Metadata(
+            cluster,
+            creation,
+            lambda: in_force.current().auto_create_topics_enable,
+            self._shared,
+            CountsOfTopics(configs),
+            refused,
+            self._authorizer.enforced,
+            NewestCounts(cluster, self._base.clock, cluster.may_be_behind),
+        )
+
+    def _count_limit(self, setting: str) -> None:
+        """Count a request that a limit refused."""
+        limits_reached(self._base.registry).labels(setting).inc()
+
+    def _memory_in_use(self, parts: BrokerParts) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
         base = self._base
         own: dict[str, Callable[[], float]] = {
             "access_decisions": lambda: self._authorizer.decisions.in_use_bytes,
             "client_zones": lambda: zone.remembered.in_use_bytes,
+            "metadata_answers": lambda: parts.metadata.in_use_bytes,
+            "share_sessions": lambda: parts.share.sessions_bytes,
         }
-        paths = self.produce.memory_in_use() | self.fetch.memory_in_use() | self._groups.memory_in_use
+        paths = self.produce.memory_in_use() | self.fetch.memory_in_use() | dict(self._groups.memory_in_use)
         return base.listener.memory_in_use() | base.quotas.memory_in_use() | paths | own

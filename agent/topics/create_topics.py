@@ -7,8 +7,8 @@ Source: KIP-4, KIP-464 (-1 for defaults), KIP-525 (configs in the response), KIP
 
 from __future__ import annotations
 
-from typing import Any
-
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuotas, unlimited
@@ -34,7 +34,7 @@ class CreateTopics:
         self._refusals = RefusalLog()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreateTopicsRequest)
         wanted = [self._wanted(topic) for topic in entity.topics]
         quota = unlimited(request) if entity.validate_only else self._mutations(request)
         is_admitted = [quota.admits(self._partition_count(topic)) for topic in wanted]
@@ -60,7 +60,7 @@ class CreateTopics:
             return len(topic.assignments)
         return topic.partition_count if topic.partition_count > 0 else self._creation.defaults().partition_count
 
-    def _wanted(self, topic: Any) -> WantedTopic:
+    def _wanted(self, topic: CreatableTopic) -> WantedTopic:
         return WantedTopic(
             name=topic.name,
             topic_id=self._creation.new_topic_id(),
@@ -70,15 +70,15 @@ class CreateTopics:
             configs=[(config.name, config.value) for config in topic.configs],
         )
 
-    def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> Any:
+    def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> CreatableTopicResult:
         match judged:
             case TopicRefusal(code, message):
                 return schema.make(
-                    "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=()
+                    CreatableTopicResult, name=name, topic_id=None, error_code=code, error_message=message, configs=()
                 )
             case AcceptedTopic(topic, replication_factor):
                 return schema.make(
-                    "CreatableTopicResult",
+                    CreatableTopicResult,
                     name=name,
                     topic_id=None if validate_only else topic.topic_id,
                     error_code=ErrorCode.none,
@@ -88,15 +88,15 @@ class CreateTopics:
                     configs=self._configs(schema, topic.configs),
                 )
 
-    def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[Any, ...]:
+    def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[CreatableTopicConfigs, ...]:
         if schema.version < 5:
             return ()
         return tuple(self._config(schema, name, given.get(name)) for name in TOPIC_CONFIGS)
 
-    def _config(self, schema: Schema, name: str, given: str | None) -> Any:
+    def _config(self, schema: Schema, name: str, given: str | None) -> CreatableTopicConfigs:
         layer = shown_layers(self._effective.topic_layers(self._creation.cluster.image, None, name))[0]
         return schema.make(
-            "CreatableTopicConfigs",
+            CreatableTopicConfigs,
             name=name,
             value=layer.value if given is None else given,
             read_only=False,

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -61,14 +63,16 @@ class DeleteRecords:
         self._before_move = before_move
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        wanted = {(topic.name, p.partition_index): int(p.offset) for topic in entity.topics for p in topic.partitions}
+        schema, entity = decode(request, DeleteRecordsRequest)
+        wanted: dict[tuple[str, int], int] = {
+            (topic.name, p.partition_index): int(p.offset) for topic in entity.topics for p in topic.partitions
+        }
         found = await self._delete_all(wanted)
 
-        def result(topic: str, partition: Any) -> Any:
+        def result(topic: str, partition: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
             one = found[topic, partition.partition_index]
             return schema.make(
-                "DeleteRecordsPartitionResult",
+                DeleteRecordsPartitionResult,
                 partition_index=partition.partition_index,
                 low_watermark=one.low_watermark,
                 error_code=ErrorCode(one.error),
@@ -76,7 +80,7 @@ class DeleteRecords:
 
         topics = tuple(
             schema.make(
-                "DeleteRecordsTopicResult",
+                DeleteRecordsTopicResult,
                 name=topic.name,
                 partitions=tuple(result(topic.name, p) for p in topic.partitions),
             )

@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass
 
+from kio.schema.delete_topics.v6.response import DeletableTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuota, MutationQuotas, unlimited
@@ -61,7 +62,7 @@ class DeleteTopics:
         await self._delete(deletions, request.received_at + entity.timeout.total_seconds(), quota)
         responses = tuple(
             schema.make(
-                "DeletableTopicResult", name=d.name, topic_id=d.topic_id, error_code=d.code, error_message=d.message
+                DeletableTopicResult, name=d.name, topic_id=d.topic_id, error_code=d.code, error_message=d.message
             )
             for d in deletions
         )

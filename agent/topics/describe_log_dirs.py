@@ -13,8 +13,14 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
+from kio.schema.describe_log_dirs.v5.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.routing import Routes
@@ -56,20 +62,23 @@ class DescribeLogDirs:
         self._log_dir = log_dir
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeLogDirsRequest)
         slices = WorkSlices()
-        asked = None if entity.topics is None else {t.topic: set(t.partitions) for t in entity.topics}
+        asked: dict[str, set[int]] | None = None
+        if entity.topics is not None:
+            asked = {topic.topic: set(topic.partitions) for topic in entity.topics}
         everything = virtual_node(self._shared, request.connection.listener) is not None
         zone = zone_of(request.client_id)
         led = await self._led(self._cluster.routes, asked, zone, slices, everything=everything)
-        code, topics = ErrorCode.none, ()
+        code = ErrorCode.none
+        topics: tuple[DescribeLogDirsTopic, ...] = ()
         try:
             topics = await self._topics(schema, led, slices)
         except HeadraceError as error:
             log.warning("cannot describe log dirs: partitions=%d error=%s", len(led), error)
             code = ErrorCode(admin_error(error))
         result = schema.make(
-            "DescribeLogDirsResult",
+            DescribeLogDirsResult,
             error_code=code,
             log_dir=self._log_dir,
             topics=topics,
@@ -112,9 +121,11 @@ class DescribeLogDirs:
                 await slices.did(len(block))
         return found
 
-    async def _topics(self, schema: Schema, led: Sequence[_Led], slices: WorkSlices) -> tuple[Any, ...]:
+    async def _topics(
+        self, schema: Schema, led: Sequence[_Led], slices: WorkSlices
+    ) -> tuple[DescribeLogDirsTopic, ...]:
         """Return the topics of the answer, with the size of each partition that is still there."""
-        by_topic: dict[str, list[Any]] = defaultdict(list)
+        by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
         for first in range(0, max(1, len(led)), SIZES_AT_ONCE):  # without any, too: is the metastore there?
             some = led[first : first + SIZES_AT_ONCE]
             sizes = await self._metastore.partition_sizes([each.key for each in some])
@@ -123,14 +134,14 @@ class DescribeLogDirs:
                     by_topic[each.topic].append(_partition(schema, each.partition, size))
                 await slices.did(ELEMENT_UNITS)
 
-        def shown(topic: tuple[str, list[Any]]) -> Any:
+        def shown(topic: tuple[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsTopic:
             name, partitions = topic
-            return schema.make("DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+            return schema.make(DescribeLogDirsTopic, name=name, partitions=tuple(partitions))
 
         return await slices.each(shown, by_topic.items())
 
 
-def _partition(schema: Schema, index: int, size: int) -> Any:
+def _partition(schema: Schema, index: int, size: int) -> DescribeLogDirsPartition:
     return schema.make(
-        "DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
+        DescribeLogDirsPartition, partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
     )

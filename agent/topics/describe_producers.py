@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import PartitionResponse, ProducerState, TopicResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -43,7 +45,7 @@ class DescribeProducers:
         self._metastore = metastore
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeProducersRequest)
         asked: dict[str, dict[int, None]] = {}  # without duplicates: an answer is much longer than an index
         for topic in entity.topics:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -56,7 +58,7 @@ class DescribeProducers:
                 one = next(found)
                 partitions.append(_partition(schema, index, one))
                 await slices.did(ELEMENT_UNITS * (1 + len(one.producers)))
-            topics.append(schema.make("TopicResponse", name=name, partitions=tuple(partitions)))
+            topics.append(schema.make(TopicResponse, name=name, partitions=tuple(partitions)))
             await slices.did(ELEMENT_UNITS)
         return reply(request, schema.response(topics=tuple(topics)))
 
@@ -71,15 +73,15 @@ class DescribeProducers:
         return [_Found(one.error, producers.get(one.key, ())) for one in resolved]
 
 
-def _partition(schema: Schema, index: int, found: _Found) -> Any:
+def _partition(schema: Schema, index: int, found: _Found) -> PartitionResponse:
     return schema.make(
-        "PartitionResponse",
+        PartitionResponse,
         partition_index=index,
         error_code=ErrorCode(found.error),
         error_message=None,
         active_producers=tuple(
             schema.make(
-                "ProducerState",
+                ProducerState,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
                 last_sequence=producer.last_sequence,

@@ -9,8 +9,9 @@ Source: KIP-460.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.elect_leaders.v2.response import PartitionResult, ReplicaElectionResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
@@ -33,8 +34,8 @@ class ElectLeaders:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        code, results, slices = ErrorCode.none, list[Any](), WorkSlices()
+        schema, entity = decode(request, ElectLeadersRequest)
+        code, results, slices = ErrorCode.none, list[ReplicaElectionResult](), WorkSlices()
         try:
             await self._cluster.catch_up()
             routes = self._cluster.routes
@@ -43,31 +44,29 @@ class ElectLeaders:
             else:
                 for name, indexes in _by_topic(entity.topic_partitions or ()).items():
                     partitions = await _partitions(schema, routes, name, indexes, slices)
-                    results.append(schema.make("ReplicaElectionResult", topic=name, partition_result=partitions))
+                    results.append(schema.make(ReplicaElectionResult, topic=name, partition_result=partitions))
         except HeadraceError as error:
             code = ErrorCode(admin_error(error))
         response = schema.response(error_code=code, replica_election_results=tuple(results))
         return reply(request, response)
 
 
-def _by_topic(asked: Iterable[Any]) -> dict[str, dict[int, None]]:
+def _by_topic(asked: Iterable[TopicPartitions]) -> dict[str, dict[int, None]]:
     """Return the indexes of each topic, without duplicates; the last list of a topic counts."""
     return {topic.topic: dict.fromkeys(topic.partitions) for topic in asked}
 
 
 async def _partitions(
     schema: Schema, routes: Routes, name: str, indexes: Iterable[int], slices: WorkSlices
-) -> tuple[Any, ...]:
+) -> tuple[PartitionResult, ...]:
     """Return the answer for each partition of a topic."""
     topic = routes.image.topics_by_name.get(name)
     for cost in () if topic is None else routes.steps(topic):
         await slices.did(cost)
 
-    def shown(index: int) -> Any:
+    def shown(index: int) -> PartitionResult:
         verdict = _verdict(routes, topic, index)
-        return schema.make(
-            "PartitionResult", partition_id=index, error_code=verdict.code, error_message=verdict.message
-        )
+        return schema.make(PartitionResult, partition_id=index, error_code=verdict.code, error_message=verdict.message)
 
     return await slices.each(shown, indexes, TOPIC_UNITS)
 

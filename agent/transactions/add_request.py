@@ -11,8 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -57,7 +66,7 @@ class AddPartitionsToTxn:
             )
         results = [
             schema.make(
-                "AddPartitionsToTxnResult",
+                AddPartitionsToTxnResult,
                 transactional_id=each.transactional_id,
                 topic_results=_results(schema, each.topics, await self._of_broker(each, version)),
             )
@@ -68,7 +77,7 @@ class AddPartitionsToTxn:
             schema.response(error_code=ErrorCode.none, results_by_transaction=tuple(results)),
         )
 
-    async def _of_broker(self, asked: Any, version: int) -> PartitionCodes:
+    async def _of_broker(self, asked: AddPartitionsToTxnTransaction, version: int) -> PartitionCodes:
         producer = ProducerEpoch(asked.producer_id, asked.producer_epoch)
         if not asked.verify_only:
             return await self._add(asked.transactional_id, producer, asked.topics, version)
@@ -87,7 +96,7 @@ class AddPartitionsToTxn:
         return _same(asked.topics, transaction_error(verdict, knows_fenced=True, knows_abortable=True))
 
     async def _add(
-        self, transactional_id: str, producer: ProducerEpoch, topics: Sequence[Any], version: int
+        self, transactional_id: str, producer: ProducerEpoch, topics: Sequence[AddPartitionsToTxnTopic], version: int
     ) -> PartitionCodes:
         if not transactional_id or not storable(transactional_id):
             return _same(topics, int(ErrorCode.invalid_request))
@@ -102,7 +111,7 @@ class AddPartitionsToTxn:
             return _same(topics, transaction_failure(error))
         return _same(topics, transaction_error(answer.verdict, knows_fenced=version >= _FIRST_WITH_FENCED))
 
-    async def _keys(self, topics: Sequence[Any]) -> tuple[list[int], PartitionCodes]:
+    async def _keys(self, topics: Sequence[AddPartitionsToTxnTopic]) -> tuple[list[int], PartitionCodes]:
         """The keys of the partitions that exist, and a code for each."""
         asked = [RequestedPartition(topic.name, index, -1) for topic in topics for index in topic.partitions]
         found = iter(await resolve(self._cluster, asked))
@@ -134,7 +143,7 @@ class AddOffsetsToTxn:
         self._groups = groups
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AddOffsetsToTxnRequest)
         producer = ProducerEpoch(entity.producer_id, entity.producer_epoch)
         name = entity.transactional_id
         if not (name and storable(name) and entity.group_id and storable(entity.group_id)):
@@ -154,18 +163,20 @@ class AddOffsetsToTxn:
         return may_be_stored(group_id) and bool(await self._groups([group_id]))
 
 
-def _same(topics: Sequence[Any], code: int) -> PartitionCodes:
+def _same(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> PartitionCodes:
     return [[code for _ in topic.partitions] for topic in topics]
 
 
-def _results(schema: Schema, topics: Sequence[Any], codes: PartitionCodes) -> tuple[Any, ...]:
+def _results(
+    schema: Schema, topics: Sequence[AddPartitionsToTxnTopic], codes: PartitionCodes
+) -> tuple[AddPartitionsToTxnTopicResult, ...]:
     return tuple(
         schema.make(
-            "AddPartitionsToTxnTopicResult",
+            AddPartitionsToTxnTopicResult,
             name=topic.name,
             results_by_partition=tuple(
                 schema.make(
-                    "AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=ErrorCode(code)
+                    AddPartitionsToTxnPartitionResult, partition_index=index, partition_error_code=ErrorCode(code)
                 )
                 for index, code in zip(topic.partitions, own, strict=True)
             ),

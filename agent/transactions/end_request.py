@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
@@ -53,7 +54,7 @@ class EndTxn:
         self._ended = {commits: ended.labels(outcome) for commits, outcome in ((True, "commit"), (False, "abort"))}
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, EndTxnRequest)
         producer = ProducerEpoch(entity.producer_id, entity.producer_epoch)
         given = NO_PRODUCER
         if not entity.transactional_id or not storable(entity.transactional_id):

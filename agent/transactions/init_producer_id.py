@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
@@ -60,7 +61,7 @@ class InitProducerId:
         self._on_ended = on_ended
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, InitProducerIdRequest)
         asked = ProducerEpoch(getattr(entity, "producer_id", -1), getattr(entity, "producer_epoch", -1))
         if (asked.producer_id == -1) != (asked.epoch == -1):
             code, producer = int(ErrorCode.invalid_request), NO_PRODUCER  # as in Kafka

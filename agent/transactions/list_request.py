@@ -11,10 +11,14 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import re2
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import TopicData
+from kio.schema.describe_transactions.v0.response import TransactionState as DescribedTransaction
 from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.response import TransactionState as ListedTransaction
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.ask import DENIED_UNITS
@@ -65,15 +69,15 @@ class ListTransactions:
         self._shared = shared
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListTransactionsRequest)
         known = {*STATE_NAMES.values(), *_KAFKAS_OTHERS}
         unknown = tuple(name for name in entity.state_filters if name not in known)
         slices = WorkSlices()
         code, found = await self._find(request, entity, slices)
 
-        def shown(each: Transaction) -> Any:
+        def shown(each: Transaction) -> ListedTransaction:
             return schema.make(
-                "TransactionState",
+                ListedTransaction,
                 transactional_id=each.transactional_id,
                 producer_id=each.producer.producer_id,
                 transaction_state=STATE_NAMES[each.state],
@@ -85,7 +89,9 @@ class ListTransactions:
             schema.response(error_code=code, unknown_state_filters=unknown, transaction_states=states),
         )
 
-    async def _find(self, request: Request, entity: Any, slices: WorkSlices) -> tuple[ErrorCode, list[Transaction]]:
+    async def _find(
+        self, request: Request, entity: ListTransactionsRequest, slices: WorkSlices
+    ) -> tuple[ErrorCode, list[Transaction]]:
         """Those that pass the request's filters, and are this agent's to list."""
         try:
             pattern = compile_pattern(getattr(entity, "transactional_id_pattern", None) or "")
@@ -112,7 +118,7 @@ class ListTransactions:
         return agent is None or agent.node_id == self._cluster.node_id
 
 
-def _passes(found: Transaction, entity: Any, pattern: re2._Regexp, now_ms: int) -> bool:
+def _passes(found: Transaction, entity: ListTransactionsRequest, pattern: re2._Regexp, now_ms: int) -> bool:
     """The filters of a request; an empty one lets all pass. A duration asks for open transactions only."""
     duration_ms = getattr(entity, "duration_filter", -1)
     return (
@@ -133,7 +139,7 @@ class DescribeTransactions:
         self._authorizer = authorizer
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeTransactionsRequest)
         failed = int(ErrorCode.transactional_id_not_found)
         found: dict[str, Transaction] = {}
         asked = list(dict.fromkeys(entity.transactional_ids))
@@ -145,7 +151,7 @@ class DescribeTransactions:
         except HeadraceError as error:
             logger.warning("cannot describe transactions: error=%s", error)
             failed = transaction_failure(error)
-        states, image = list[Any](), self._cluster.image
+        states, image = list[DescribedTransaction](), self._cluster.image
         access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
         for name in asked:
             one = found.get(name)
@@ -169,10 +175,10 @@ class DescribeTransactions:
 
 def _described(
     schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], failed: int
-) -> Any:
+) -> DescribedTransaction:
     if found is None:
         return schema.make(
-            "TransactionState",
+            DescribedTransaction,
             error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
             transactional_id=name,
             transaction_state="",
@@ -183,7 +189,7 @@ def _described(
             topics=(),
         )
     return schema.make(
-        "TransactionState",
+        DescribedTransaction,
         error_code=ErrorCode.none,
         transactional_id=name,
         transaction_state=STATE_NAMES[found.state],
@@ -192,7 +198,7 @@ def _described(
         producer_id=found.producer.producer_id,
         producer_epoch=found.producer.epoch,
         topics=tuple(
-            schema.make("TopicData", topic=topic, partitions=tuple(indexes)) for topic, indexes in topics.items()
+            schema.make(TopicData, topic=topic, partitions=tuple(indexes)) for topic, indexes in topics.items()
         ),
     )
 

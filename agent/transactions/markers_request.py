@@ -11,9 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
@@ -39,12 +44,12 @@ class WriteTxnMarkers:
         self._on_ended = on_ended
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, WriteTxnMarkersRequest)
         markers = tuple([await self._marker(schema, marker) for marker in entity.markers])
         self._on_ended()
         return reply(request, schema.response(markers=markers))
 
-    async def _marker(self, schema: Schema, marker: Any) -> Any:
+    async def _marker(self, schema: Schema, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
         asked = [
             RequestedPartition(topic.name, index, -1) for topic in marker.topics for index in topic.partition_indexes
         ]
@@ -52,15 +57,15 @@ class WriteTxnMarkers:
         code = await self._abort(marker, resolved)
         codes = iter([each.error or code for each in resolved])
         return schema.make(
-            "WritableTxnMarkerResult",
+            WritableTxnMarkerResult,
             producer_id=marker.producer_id,
             topics=tuple(
                 schema.make(
-                    "WritableTxnMarkerTopicResult",
+                    WritableTxnMarkerTopicResult,
                     name=topic.name,
                     partitions=tuple(
                         schema.make(
-                            "WritableTxnMarkerPartitionResult",
+                            WritableTxnMarkerPartitionResult,
                             partition_index=index,
                             error_code=ErrorCode(next(codes)),
                         )
@@ -71,7 +76,7 @@ class WriteTxnMarkers:
             ),
         )
 
-    async def _abort(self, marker: Any, resolved: list[Resolved]) -> int:
+    async def _abort(self, marker: WritableTxnMarker, resolved: list[Resolved]) -> int:
         keys = {each.key for each in resolved if not each.error}
         producer = ProducerEpoch(marker.producer_id, marker.producer_epoch)
         if marker.transaction_result:

@@ -21,13 +21,13 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.authorization.acl_index import EMPTY
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.sessions import Ref
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey

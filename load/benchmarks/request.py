@@ -22,13 +22,13 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.quotas.client_traffic import ClientTraffic
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
 from headrace.metastore.log.image import MetadataImage, TopicImage

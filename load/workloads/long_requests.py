@@ -18,13 +18,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.access.admin.acls import DescribeAcls
 from headrace.agent.access.admin.client_quotas import DescribeClientQuotas
+from headrace.agent.cluster.requests.partition_reassignments import ListPartitionReassignments
 from headrace.agent.groups.admin_requests import DescribeGroups, ListGroups
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.fetch_request import OffsetFetch
-from headrace.agent.serve.controller.partition_reassignments import ListPartitionReassignments
 from headrace.agent.topics.configs.describe import DescribeConfigs
 from headrace.agent.topics.configs.list_resources import ListConfigResources
 from headrace.agent.topics.describe_log_dirs import DescribeLogDirs

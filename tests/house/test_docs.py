@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.index import api_key_map
 
-from headrace.agent.serve import acl_table
+from headrace.agent.apis import acl_table
 from headrace.config import topic_docs
 from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table

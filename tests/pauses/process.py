@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.all_apis import COORDINATOR_ROWS
+from headrace.agent.apis.api_row import routes_of
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller.agent_links import AgentLink
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
@@ -24,9 +27,6 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.serve.api_row import routes_of
-from headrace.agent.serve.dispatch import Dispatcher
-from headrace.agent.serve.group_handlers import GROUP_ROWS
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.config.settings import Settings
@@ -140,10 +140,10 @@ class Process:
             SECRET, self.cluster, shared, without_coordinator(api, self.cluster, settings, self.clock, rng),
             self.dispatcher.handle, now_ms, self.clock, rng, registry, inter_broker=AGENTS,
         )  # fmt: skip
-        routes = routes_of(GROUP_ROWS)
+        routes = routes_of(COORDINATOR_ROWS)
         served = {key: forward.wrap(routes[key], handler) for key, handler in self.groups.handlers.items()}
         for key, handler in served.items():
-            if GROUP_ROWS[key].is_advertised:
+            if COORDINATOR_ROWS[key].is_advertised:
                 self.dispatcher.register(key, handler)
         for api_key, handler in forward.serve(routes).items():
             self.dispatcher.register_unadvertised(api_key, handler)

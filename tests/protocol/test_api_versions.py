@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response

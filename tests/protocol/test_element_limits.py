@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS, Api

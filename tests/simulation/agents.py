@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
@@ -25,7 +26,6 @@ from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.trace import FileTrace
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transactions import TransactionApi

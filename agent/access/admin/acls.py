@@ -17,6 +17,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.create_acls.v3.response import AclCreationResult
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
+from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAclsMatchingAcl
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+from kio.schema.describe_acls.v3.response import AclDescription, DescribeAclsResource
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange
@@ -126,7 +132,7 @@ class DescribeAcls:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeAclsRequest)
         wanted = _filter(entity)
         code, message, found = ErrorCode.none, wanted.why_refused(), list[AccessControlRecord]()
         slices = WorkSlices()
@@ -153,7 +159,7 @@ class CreateAcls:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreateAclsRequest)
         wanted = [_record(creation) for creation in entity.creations]
         reasons = [why_illegal(acl) for acl in wanted]
         legal = {acl for acl, reason in zip(wanted, reasons, strict=True) if reason is None}
@@ -162,7 +168,7 @@ class CreateAcls:
         )
         results = tuple(
             schema.make(
-                "AclCreationResult",
+                AclCreationResult,
                 error_code=code if reason is None else ErrorCode.invalid_request,
                 error_message=reason or message,
             )
@@ -178,7 +184,7 @@ class DeleteAcls:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DeleteAclsRequest)
         filters = [_filter(asked) for asked in entity.filters]
         distinct = list(dict.fromkeys(filters))
         refused = {wanted: reason for wanted in distinct[:FILTERS_MAX] if (reason := wanted.why_refused())}
@@ -198,7 +204,7 @@ class DeleteAcls:
             gone = matching.get(wanted, []) if code is ErrorCode.none else []
             results.append(
                 schema.make(
-                    "DeleteAclsFilterResult",
+                    DeleteAclsFilterResult,
                     error_code=code if reason is None else ErrorCode.invalid_request,
                     error_message=reason or message,
                     matching_acls=tuple(_deleted(schema, acl) for acl in gone),
@@ -207,7 +213,7 @@ class DeleteAcls:
         return reply(request, schema.response(filter_results=tuple(results)))
 
 
-def _filter(asked: Any) -> AclFilter:
+def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     return AclFilter(
         asked.resource_type_filter,
         asked.resource_name_filter,
@@ -219,7 +225,7 @@ def _filter(asked: Any) -> AclFilter:
     )
 
 
-def _record(creation: Any) -> AccessControlRecord:
+def _record(creation: AclCreation) -> AccessControlRecord:
     return AccessControlRecord(
         resource_type=creation.resource_type,
         resource_name=creation.resource_name,
@@ -250,12 +256,12 @@ async def _found(image: MetadataImage, wanted: AclFilter, slices: WorkSlices) ->
     return await slices.in_order(found, _order_of, ELEMENT_UNITS)
 
 
-async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: WorkSlices) -> Any:
+async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: WorkSlices) -> DescribeAclsResource:
     """All ACLs of one pattern."""
 
-    def shown(acl: AccessControlRecord) -> Any:
+    def shown(acl: AccessControlRecord) -> AclDescription:
         return schema.make(
-            "AclDescription",
+            AclDescription,
             principal=acl.principal,
             host=acl.host,
             operation=acl.operation,
@@ -264,7 +270,7 @@ async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: Wor
 
     resource_type, resource_name, pattern_type = _PATTERN(acls[0])
     return schema.make(
-        "DescribeAclsResource",
+        DescribeAclsResource,
         resource_type=resource_type,
         resource_name=resource_name,
         pattern_type=pattern_type,
@@ -272,5 +278,5 @@ async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: Wor
     )
 
 
-def _deleted(schema: Schema, acl: AccessControlRecord) -> Any:
-    return schema.make("DeleteAclsMatchingAcl", error_code=ErrorCode.none, error_message=None, **asdict(acl))
+def _deleted(schema: Schema, acl: AccessControlRecord) -> DeleteAclsMatchingAcl:
+    return schema.make(DeleteAclsMatchingAcl, error_code=ErrorCode.none, error_message=None, **asdict(acl))

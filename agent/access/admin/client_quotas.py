@@ -12,9 +12,16 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, OpData
+from kio.schema.alter_client_quotas.v1.request import EntityData as AskedEntityData
+from kio.schema.alter_client_quotas.v1.response import EntryData as AlteredEntry
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
+from kio.schema.describe_client_quotas.v1.response import EntityData as AnsweredEntityData
+from kio.schema.describe_client_quotas.v1.response import EntryData as DescribedEntry
+from kio.schema.describe_client_quotas.v1.response import ValueData
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
@@ -53,7 +60,7 @@ class DescribeClientQuotas:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeClientQuotasRequest)
         components = [Component(asked.entity_type, asked.match_type, asked.match) for asked in entity.components]
         code, message, entries = ErrorCode.none, why_no_filter(components), None
         slices = WorkSlices()
@@ -81,7 +88,7 @@ class AlterClientQuotas:
         self._change = change
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterClientQuotasRequest)
         owners = [_entity(entry.entity) for entry in entity.entries]
         times = Counter(owners)
         refused = [_refusal(own, entry.ops, times[own]) for own, entry in zip(owners, entity.entries, strict=True)]
@@ -100,11 +107,11 @@ class AlterClientQuotas:
         return reply(request, schema.response(entries=entries))
 
 
-def _entity(parts: Any) -> Entity:
+def _entity(parts: Iterable[AskedEntityData]) -> Entity:
     return entity_of([EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in parts])
 
 
-def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
+def _refusal(entity: Entity, ops: Sequence[OpData], times: int) -> Verdict | None:
     """The reason why the entity is not changed."""
     reason = why_no_entity(entity)
     if reason is None and times > 1:
@@ -117,7 +124,7 @@ def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
     return None if reason is None else Verdict(ErrorCode.invalid_request, reason)
 
 
-def _records(image: MetadataImage, entity: Entity, ops: Any) -> list[QuotaRecord]:
+def _records(image: MetadataImage, entity: Entity, ops: Sequence[OpData]) -> list[QuotaRecord]:
     """The records to append: none for a value that is already set, or that does not exist and is to be removed."""
     old: Mapping[str, float] = image.quotas.get(entity, {})
     return [
@@ -132,23 +139,23 @@ def _sort_key(entity: Entity) -> list[tuple[str, bool, str]]:
     return [(part.entity_type, part.entity_name is None, part.entity_name or "") for part in entity]
 
 
-def _described(schema: Schema, entity: Entity, values: Mapping[str, float]) -> Any:
+def _described(schema: Schema, entity: Entity, values: Mapping[str, float]) -> DescribedEntry:
     return schema.make(
-        "EntryData",
+        DescribedEntry,
         entity=_parts(schema, entity),
-        values=tuple(schema.make("ValueData", key=key, value=value) for key, value in sorted(values.items())),
+        values=tuple(schema.make(ValueData, key=key, value=value) for key, value in sorted(values.items())),
     )
 
 
-def _altered(schema: Schema, entity: Any, verdict: Verdict) -> Any:
+def _altered(schema: Schema, entity: Any, verdict: Verdict) -> AlteredEntry:
     return schema.make(
-        "EntryData", error_code=verdict.code, error_message=verdict.message, entity=_parts(schema, entity)
+        AlteredEntry, error_code=verdict.code, error_message=verdict.message, entity=_parts(schema, entity)
     )
 
 
-def _parts(schema: Schema, entity: Any) -> tuple[Any, ...]:
+def _parts(schema: Schema, entity: Any) -> tuple[AnsweredEntityData, ...]:
     return tuple(
-        schema.make("EntityData", entity_type=part.entity_type, entity_name=part.entity_name) for part in entity
+        schema.make(AnsweredEntityData, entity_type=part.entity_type, entity_name=part.entity_name) for part in entity
     )
 
 

@@ -17,7 +17,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
+from kio.schema.describe_delegation_token.v3.request import DescribeDelegationTokenRequest
+from kio.schema.describe_delegation_token.v3.response import DescribedDelegationToken, DescribedDelegationTokenRenewer
 from kio.schema.errors import ErrorCode
+from kio.schema.expire_delegation_token.v2.request import ExpireDelegationTokenRequest
+from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
@@ -81,7 +86,7 @@ class DelegationTokens:
 
     async def create(self, request: Request) -> Response:
         """The handler of key 38, versions 1-3."""
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreateDelegationTokenRequest)
         requester = request.connection.principal or ANONYMOUS
         owner = requester
         if getattr(entity, "owner_principal_name", None):
@@ -129,7 +134,7 @@ class DelegationTokens:
 
     async def renew(self, request: Request) -> Response:
         """The handler of key 39, versions 1-2."""
-        schema, entity = decode(request)
+        schema, entity = decode(request, RenewDelegationTokenRequest)
         period_ms = _milliseconds(entity.renew_period)
         return await self._alter(
             request,
@@ -140,7 +145,7 @@ class DelegationTokens:
 
     async def expire(self, request: Request) -> Response:
         """The handler of key 40, versions 1-2."""
-        schema, entity = decode(request)
+        schema, entity = decode(request, ExpireDelegationTokenRequest)
         period_ms = _milliseconds(entity.expiry_time_period)
         return await self._alter(
             request, schema, entity.hmac, lambda token, now_ms: ended(token, period_ms=period_ms, now_ms=now_ms)
@@ -148,7 +153,7 @@ class DelegationTokens:
 
     async def describe(self, request: Request) -> Response:
         """The handler of key 41, versions 1-3: tokens of the requested owners that the requester may renew."""
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeDelegationTokenRequest)
         code, tokens = self._refusal(request), list[DelegationTokenRecord]()
         if code is ErrorCode.none:
             try:
@@ -156,7 +161,9 @@ class DelegationTokens:
             except HeadraceError as error:
                 code = ErrorCode(admin_error(error))
             else:
-                owners = entity.owners and [f"{owner.principal_type}:{owner.principal_name}" for owner in entity.owners]
+                owners = None
+                if entity.owners is not None:
+                    owners = [f"{owner.principal_type}:{owner.principal_name}" for owner in entity.owners]
                 tokens = self._visible(request, image, owners)
         described = tuple(self._described(schema, token) for token in tokens)
         return reply(request, schema.response(error_code=code, tokens=described))
@@ -255,10 +262,10 @@ class DelegationTokens:
             hmac=token_hmac(self.secret_key or "", token.token_id) if is_there else b"",
         )
 
-    def _described(self, schema: Schema, token: DelegationTokenRecord) -> Any:
+    def _described(self, schema: Schema, token: DelegationTokenRecord) -> DescribedDelegationToken:
         owner_type, _, owner_name = token.owner.partition(":")
         return schema.make(
-            "DescribedDelegationToken",
+            DescribedDelegationToken,
             principal_type=owner_type,
             principal_name=owner_name,
             token_requester_principal_type=owner_type,
@@ -269,7 +276,7 @@ class DelegationTokens:
             token_id=token.token_id,
             hmac=token_hmac(self.secret_key or "", token.token_id),
             renewers=tuple(
-                schema.make("DescribedDelegationTokenRenewer", principal_type=kind, principal_name=name)
+                schema.make(DescribedDelegationTokenRenewer, principal_type=kind, principal_name=name)
                 for kind, _, name in (renewer.partition(":") for renewer in token.renewers)
             ),
         )

@@ -13,8 +13,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from kio.schema.alter_user_scram_credentials.v0.request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResult
+from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+from kio.schema.describe_user_scram_credentials.v0.response import CredentialInfo as AnsweredCredentialInfo
+from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
@@ -31,6 +39,7 @@ from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
+_Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 16_384
@@ -43,7 +52,7 @@ class DescribeUserScramCredentials:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeUserScramCredentialsRequest)
         known = (await self._newest_image()).scram_credentials
         times = Counter(user.name for user in entity.users or ())
         results = tuple(_described(schema, name, known, times[name]) for name in times or sorted(known))
@@ -66,7 +75,7 @@ class AlterUserScramCredentials:
         self._change, self._sealed_keys = change, sealed_keys
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterUserScramCredentialsRequest)
         refused: dict[str, Verdict] = {}
 
         def judge(image: MetadataImage) -> list[MetadataRecord]:
@@ -75,10 +84,10 @@ class AlterUserScramCredentials:
             return _records(image, entity, refused, self._sealed_keys)
 
         verdict = await self._change.append(judge, request.received_at + PATIENCE_SECONDS)
-        users = dict.fromkeys(change.name for change in (*entity.deletions, *entity.upsertions))
+        users = dict.fromkeys(change.name for change in _changes(entity))
         answers = {user: refused.get(user, verdict) for user in users}
         results = tuple(
-            schema.make("AlterUserScramCredentialsResult", user=user, error_code=code, error_message=message)
+            schema.make(AlterUserScramCredentialsResult, user=user, error_code=code, error_message=message)
             for user, (code, message) in answers.items()
         )
         return reply(request, schema.response(results=results))
@@ -86,28 +95,34 @@ class AlterUserScramCredentials:
 
 def _described(
     schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo | ScramKeys, ...]], times: int
-) -> Any:
+) -> DescribeUserScramCredentialsResult:
     code, message, infos = ErrorCode.none, None, known.get(user, ())
     if times > 1:
         code, message, infos = ErrorCode.duplicate_resource, f"duplicate user: {user}", ()
     elif not infos:
         code, message = ErrorCode.resource_not_found, f"user has no credentials: {user}"
     return schema.make(
-        "DescribeUserScramCredentialsResult",
+        DescribeUserScramCredentialsResult,
         user=user,
         error_code=code,
         error_message=message,
         credential_infos=tuple(
-            schema.make("CredentialInfo", mechanism=info.mechanism, iterations=info.iterations) for info in infos
+            schema.make(AnsweredCredentialInfo, mechanism=info.mechanism, iterations=info.iterations) for info in infos
         ),
     )
 
 
-def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
+def _changes(entity: AlterUserScramCredentialsRequest) -> tuple[_Change, ...]:
+    return *entity.deletions, *entity.upsertions
+
+
+def _refusals(image: MetadataImage, entity: AlterUserScramCredentialsRequest) -> dict[str, Verdict]:
     """User -> the first reason why its changes are refused."""
-    times = Counter((change.name, change.mechanism) for change in (*entity.deletions, *entity.upsertions))
+    times = Counter((change.name, change.mechanism) for change in _changes(entity))
     both = {deletion.name for deletion in entity.deletions} & {upsertion.name for upsertion in entity.upsertions}
-    judged = [(change, _deletion_refusal(image, change)) for change in entity.deletions]
+    judged: list[tuple[_Change, Verdict | None]] = [
+        (change, _deletion_refusal(image, change)) for change in entity.deletions
+    ]
     judged += [(change, _upsertion_refusal(change)) for change in entity.upsertions]
     refused: dict[str, Verdict] = {}
     for change, refusal in judged:
@@ -118,7 +133,7 @@ def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
     return refused
 
 
-def _user_refusal(change: Any) -> Verdict | None:
+def _user_refusal(change: _Change) -> Verdict | None:
     if not change.name:
         return Verdict(ErrorCode.unacceptable_credential, "user name must not be empty")
     if change.mechanism not in MECHANISMS.values():
@@ -126,7 +141,7 @@ def _user_refusal(change: Any) -> Verdict | None:
     return None
 
 
-def _deletion_refusal(image: MetadataImage, deletion: Any) -> Verdict | None:
+def _deletion_refusal(image: MetadataImage, deletion: ScramCredentialDeletion) -> Verdict | None:
     if refusal := _user_refusal(deletion):
         return refusal
     if deletion.mechanism not in {info.mechanism for info in image.scram_credentials.get(deletion.name, ())}:
@@ -134,7 +149,7 @@ def _deletion_refusal(image: MetadataImage, deletion: Any) -> Verdict | None:
     return None
 
 
-def _upsertion_refusal(upsertion: Any) -> Verdict | None:
+def _upsertion_refusal(upsertion: ScramCredentialUpsertion) -> Verdict | None:
     if refusal := _user_refusal(upsertion):
         return refusal
     reason = None
@@ -150,13 +165,13 @@ def _upsertion_refusal(upsertion: Any) -> Verdict | None:
 
 
 def _records(
-    image: MetadataImage, entity: Any, refused: Iterable[str], sealed_keys: SealedKeys
+    image: MetadataImage, entity: AlterUserScramCredentialsRequest, refused: Iterable[str], sealed_keys: SealedKeys
 ) -> list[MetadataRecord]:
     """One record for each user with changed credentials."""
     old = image.scram_credentials
     new = {
         change.name: dict[int, CredentialInfo | ScramKeys]((info.mechanism, info) for info in old.get(change.name, ()))
-        for change in (*entity.deletions, *entity.upsertions)
+        for change in _changes(entity)
         if change.name not in refused
     }
     for deletion in entity.deletions:

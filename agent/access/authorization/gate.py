@@ -1,6 +1,6 @@
 """Puts the rule of an API before its handler.
 
-Place: around the handlers that agent/serve/api_row.py registers.
+Place: around the handlers that agent/apis/api_row.py registers.
 Invariant: an API without a rule has no row, so it is not registered, also while ACLs are not enforced. If they are
 not, a handler is registered as it is, and costs nothing more. Requests of other agents are not wrapped: their handlers
 check the cluster's secret. A request that another agent forwards has its client's principal and address, and is
@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 
 from headrace.agent.access.authorization.ask import GatedRequest
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.rules.rule import Rule
+from headrace.agent.access.authorization.rule import Rule
 from headrace.protocol.request import Request, RequestHandler, Response
 
 

@@ -1,6 +1,6 @@
 """What an operator decides about consumer groups, and which assignors there are.
 
-Place: made from the settings by handlers.py, read by group.py and the handlers.
+Place: made from the settings by agent/serve/groups.py, read by group.py and the handlers.
 Invariant: `assignors` names only assignors that exist; the first is the one for members that ask for none.
 Source: Kafka's group.consumer.* settings; KIP-848 for the group configs that override them.
 """

@@ -1,6 +1,6 @@
 """What an operator decides about share groups.
 
-Place: made from the settings by agent/serve/group_handlers.py, read by the group and by the owner of its records.
+Place: made from the settings by agent/serve/groups.py, read by the group and by the owner of its records.
 Source: Kafka's group.share.* settings; KIP-932 and KIP-1240 for the group configs that override them.
 """
 

@@ -1,6 +1,6 @@
 """Says which agent serves a request about groups or about agents, where clients see all agents as one.
 
-Place: in the rows of agent/serve/group_handlers.py and agent/serve/handlers.py; forwarding.py follows it.
+Place: in the rows of agent/apis; forwarding.py follows it.
 """
 
 from __future__ import annotations

@@ -19,6 +19,10 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.listener_security import ListenerSecurity, link_context
+from headrace.agent.apis.api_row import register_rows
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
+from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.apis.parts import ControllerParts
 from headrace.agent.cluster.controller.agent_links import open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
@@ -27,13 +31,11 @@ from headrace.agent.cluster.controller.schedules import schedules
 from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.serve.api_row import register_rows
 from headrace.agent.serve.authenticated import authenticated
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -66,14 +68,21 @@ class ControllerEndpoint:
             return ControllerTimes.of(in_force.current())
 
         steps = controller_steps(
-            *(metastore, follower, times, clock, registry),
+            metastore,
+            follower,
+            times,
+            clock,
+            registry,
             lambda image: schedules(configs, image),
             ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
             TopicSizes(metastore, settings.topic_metrics_max, registry),
             TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
         )
         self.controller = Controller(
-            *(metastore, follower, times, steps),
+            metastore,
+            follower,
+            times,
+            steps,
             node_id=lambda: view.node_id,
             clock=clock,
             rng=rng,
@@ -90,7 +99,14 @@ class ControllerEndpoint:
         self._registry = own_registry = CollectorRegistry()
         self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
-        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active, shared=None)
+        parts = ControllerParts(
+            cluster=view,
+            metastore=metastore,
+            in_force=in_force,
+            change=LogChange(view, metastore, clock),
+            is_active_controller=lambda: self.controller.is_active,
+            shared=None,
+        )
         register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
@@ -119,7 +120,7 @@ class IncrementalAlterConfigs(_Altering):
 def _answer(request: Request, schema: Schema, asked: Asked, verdicts: Sequence[Verdict]) -> Response:
     responses = tuple(
         schema.make(
-            "AlterConfigsResourceResponse",
+            AlterConfigsResourceResponse,
             error_code=verdict.code,
             error_message=verdict.message,
             resource_type=resource.type,

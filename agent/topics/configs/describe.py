@@ -13,6 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
@@ -70,7 +76,7 @@ class DescribeConfigs:
         self._configs = configs
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeConfigsRequest)
         named = [ConfigResource(asked.resource_type, asked.resource_name) for asked in entity.resources]
         times = Counter(named)
         image, unreachable = await self._newest_image()
@@ -168,12 +174,12 @@ class DescribeConfigs:
 
 def _result(
     schema: Schema, entity: Any, asked: Any, resource: ConfigResource, found: list[ShownConfig] | Verdict
-) -> Any:
+) -> DescribeConfigsResult:
     """`found` in the fields of one version, limited to the requested keys."""
     verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
     keys = frozenset(asked.configuration_keys or ())
     return schema.make(
-        "DescribeConfigsResult",
+        DescribeConfigsResult,
         error_code=verdict.code,
         error_message=verdict.message,
         resource_type=resource.type,
@@ -222,12 +228,14 @@ def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic
         yield shown._replace(layers=[*fixed, *shown.layers], is_read_only=True)
 
 
-def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool) -> Any:
+def rendered(
+    schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool
+) -> DescribeConfigsResourceResult:
     """Render a config in the fields of one version; secrets without their values."""
     layers = shown_layers(config.layers)
     strongest = layers[0]
     return schema.make(
-        "DescribeConfigsResourceResult",
+        DescribeConfigsResourceResult,
         name=config.name,
         value=None if config.is_sensitive else strongest.value,
         read_only=config.is_read_only,
@@ -235,7 +243,7 @@ def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_d
         is_sensitive=config.is_sensitive,
         synonyms=tuple(
             schema.make(
-                "DescribeConfigsSynonym",
+                DescribeConfigsSynonym,
                 name=layer.name,
                 value=None if config.is_sensitive else layer.value,
                 source=layer.source,

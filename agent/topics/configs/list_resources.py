@@ -8,9 +8,10 @@ Source: KIP-714 (version 0), KIP-1142 (resource types).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+from kio.schema.list_config_resources.v1.response import ConfigResource as AnsweredConfigResource
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.work_slices import WorkSlices
@@ -34,7 +35,7 @@ class ListConfigResources:
         self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListConfigResourcesRequest)
         wanted = getattr(entity, "resource_types", (ResourceType.CLIENT_METRICS,)) or (*ResourceType,)
         code, slices = ErrorCode.none, WorkSlices()
         found: Sequence[ConfigResource] = ()
@@ -47,8 +48,8 @@ class ListConfigResources:
             except HeadraceError as error:
                 code = ErrorCode(admin_error(error))
 
-        def made(resource: ConfigResource) -> Any:
-            return schema.make("ConfigResource", resource_name=resource.name, resource_type=resource.type)
+        def made(resource: ConfigResource) -> AnsweredConfigResource:
+            return schema.make(AnsweredConfigResource, resource_name=resource.name, resource_type=resource.type)
 
         resources = await slices.each(made, found)
         return reply(request, schema.response(error_code=code, config_resources=resources))

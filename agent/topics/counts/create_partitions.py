@@ -7,6 +7,8 @@ Source: KIP-195.
 
 from __future__ import annotations
 
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
+from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuotas, unlimited
@@ -25,7 +27,7 @@ class CreatePartitions:
         self._counts, self._mutations = counts, mutations
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, CreatePartitionsRequest)
         deadline = request.received_at + entity.timeout.total_seconds()
         wanted = [
             WantedCount(
@@ -42,7 +44,7 @@ class CreatePartitions:
         verdicts = [next(changed) if is_in else OVER_QUOTA for is_in in is_admitted]
         results = tuple(
             schema.make(
-                "CreatePartitionsTopicResult", name=topic.name, error_code=verdict.code, error_message=verdict.message
+                CreatePartitionsTopicResult, name=topic.name, error_code=verdict.code, error_message=verdict.message
             )
             for topic, verdict in zip(entity.topics, verdicts, strict=True)
         )

@@ -8,6 +8,8 @@ Source: KIP-700, KIP-919 (endpoint types), KIP-1073 (fenced brokers).
 
 from __future__ import annotations
 
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS
@@ -36,7 +38,7 @@ class DescribeCluster:
         self._shared = shared
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeClusterRequest)
         routes = self._cluster.routes
         image = routes.image
         endpoint_type = getattr(entity, "endpoint_type", BROKERS)
@@ -49,7 +51,7 @@ class DescribeCluster:
             agents = [virtual]
         brokers = tuple(
             schema.make(
-                "DescribeClusterBroker",
+                DescribeClusterBroker,
                 broker_id=agent.node_id,
                 host=address.host,
                 port=address.port,

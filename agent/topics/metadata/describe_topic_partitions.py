@@ -13,6 +13,8 @@ import bisect
 import itertools
 from typing import Any
 
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+from kio.schema.describe_topic_partitions.v0.response import Cursor, DescribeTopicPartitionsResponseTopic
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
@@ -50,7 +52,7 @@ class DescribeTopicPartitions:
         self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeTopicPartitionsRequest)
         cursor = None if entity.cursor is None else (entity.cursor.topic_name, entity.cursor.partition_index)
         asked = {topic.name for topic in entity.topics}
         if cursor is not None and cursor[1] < 0:
@@ -117,7 +119,7 @@ class _Page:
         self._schema = rendering.schema
         self.zone = rendering.zone
         self._left = limit
-        self._topics: list[Any] = []
+        self._topics: list[DescribeTopicPartitionsResponseTopic] = []
         self._next: Position | None = None
 
     def add(self, name: str, topic: TopicImage | None, first: int, *, is_reachable: bool) -> None:
@@ -144,15 +146,14 @@ class _Page:
         self._left -= len(shown)
         if len(shown) < len(indexes):
             self._next = (topic.name, indexes[len(shown)])
-        kind = "DescribeTopicPartitionsResponsePartition"
         self._topics.append(
             self._schema.make(
-                "DescribeTopicPartitionsResponseTopic",
+                DescribeTopicPartitionsResponseTopic,
                 error_code=ErrorCode.none,
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=rendered_topic(topic.name) is not None,
-                partitions=tuple(self._rendering.partition(topic, index, kind) for index in shown),
+                partitions=tuple(self._rendering.partition(topic, index) for index in shown),
                 topic_authorized_operations=self._rendering.operations(topic),
             )
         )
@@ -161,7 +162,7 @@ class _Page:
         """The response entity."""
         cursor = None
         if self._next is not None:
-            cursor = self._schema.make("Cursor", topic_name=self._next[0], partition_index=self._next[1])
+            cursor = self._schema.make(Cursor, topic_name=self._next[0], partition_index=self._next[1])
         return self._schema.response(topics=tuple(self._topics), next_cursor=cursor)
 
 
@@ -175,9 +176,9 @@ def _why_missing(name: str, *, is_reachable: bool) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if is_reachable else ErrorCode.leader_not_available
 
 
-def _refused(schema: Schema, name: str, code: ErrorCode) -> Any:
+def _refused(schema: Schema, name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return schema.make(
-        "DescribeTopicPartitionsResponseTopic",
+        DescribeTopicPartitionsResponseTopic,
         error_code=code,
         name=name,
         topic_id=None,

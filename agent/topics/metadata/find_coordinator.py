@@ -9,9 +9,10 @@ Source: KIP-699 (several keys, version 4).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 
 from headrace.agent.cluster.routing import Routes, transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
@@ -23,6 +24,7 @@ from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
+M = TypeVar("M")
 GROUP = 0
 TRANSACTION = 1
 
@@ -42,13 +44,13 @@ class FindCoordinator:
             self._on_refused(request, NO_TRANSACTIONS)
         listener, routes = request.connection.listener, self._cluster.routes
         if request.api_version < 4:
-            found = self._find(schema, "FindCoordinatorResponse", routes, key_type, entity.key, listener)
+            found = self._find(schema, FindCoordinatorResponse, routes, key_type, entity.key, listener)
             return reply(request, found)
         slices = WorkSlices()
         coordinators = []
         for key in entity.coordinator_keys:
             await slices.did(ELEMENT_UNITS + _scores(routes, key_type, key))
-            coordinators.append(self._find(schema, "Coordinator", routes, key_type, key, listener))
+            coordinators.append(self._find(schema, Coordinator, routes, key_type, key, listener))
         return reply(request, schema.response(coordinators=tuple(coordinators)))
 
     def _coordinator(self, routes: Routes, key_type: int, key: str) -> AgentImage | None:
@@ -59,26 +61,26 @@ class FindCoordinator:
             return None  # this agent's lease has expired
         return found
 
-    def _find(self, schema: Schema, cls: str, routes: Routes, key_type: int, key: str, listener: str) -> Any:
-        agent, code, message = None, ErrorCode.none, None
+    def _find(self, schema: Schema, message: type[M], routes: Routes, key_type: int, key: str, listener: str) -> M:
+        agent, code, reason = None, ErrorCode.none, None
         if key_type == TRANSACTION and not routes.image.transaction_version:
             # The only code that every client library treats as final at once; others are retried.
-            code, message = ErrorCode.transactional_id_authorization_failed, NO_TRANSACTIONS
+            code, reason = ErrorCode.transactional_id_authorization_failed, NO_TRANSACTIONS
         elif key_type not in (GROUP, TRANSACTION):
-            code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
+            code, reason = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
         elif (agent := self._coordinator(routes, key_type, key)) is None:
-            code, message = ErrorCode.coordinator_not_available, "no live agent"
+            code, reason = ErrorCode.coordinator_not_available, "no live agent"
         if agent is not None:
             agent = virtual_node(self._shared, listener) or agent
         address = None if agent is None else agent.endpoint(listener)
         return schema.make(
-            cls,
+            message,
             key=key,
             node_id=-1 if agent is None else agent.node_id,
             host="" if address is None else address.host,
             port=-1 if address is None else address.port,
             error_code=code,
-            error_message=message,
+            error_message=reason,
         )
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.authorizer import Authorizer
@@ -125,7 +126,7 @@ class Metadata:
         number = self._kept.number(self._cluster.image)
         if not unknown and (kept := self._kept.get(key, number)):
             return _with_correlation(request, kept.response)
-        schema, entity = decode(request)
+        schema, entity = decode(request, MetadataRequest)
         asked = _Asked(request, schema, entity, zone, key, number, unknown, self._slices())
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             return await self._one_at_a_time(asked, None)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponsePartition
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
@@ -149,7 +149,7 @@ class MetadataRendering:
     def _end(self, replicas: tuple[int, ...]) -> bytes:
         return codec.replicas(self.schema.version, replicas, *self._by_state(replicas))
 
-    def partition(self, topic: TopicImage, index: int, kind: str) -> Any:
+    def partition(self, topic: TopicImage, index: int) -> DescribeTopicPartitionsResponsePartition:
         """One partition. Its data has no replicas that could lag, so only the in-sync replicas are eligible."""
         key = topic.key(index)
         assert key is not None
@@ -157,7 +157,7 @@ class MetadataRendering:
         replicas = self._replicas(topic, index, leader)
         in_sync, offline = self._by_state(replicas)
         return self.schema.make(
-            kind,
+            DescribeTopicPartitionsResponsePartition,
             error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
             partition_index=index,
             leader_id=-1 if leader is None else leader.node_id,

@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.audit import FAILURES_AT_ONCE, LOGGER, LONGEST_VALUE, AuditLog, open_audit_log
 from headrace.agent.access.audited_changes import audited
-from headrace.agent.serve.access_handlers import ACCESS_ROWS
-from headrace.agent.serve.dispatch import Dispatcher
-from headrace.agent.serve.handlers import ROWS
+from headrace.agent.apis.access import ACCESS_ROWS
+from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE
 from headrace.protocol.request import ClientConnection, Request

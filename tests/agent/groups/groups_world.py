@@ -17,9 +17,10 @@ from kafka.protocol.producer import TxnOffsetCommitRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
-from headrace.agent.serve.group_handlers import GroupHandlers
+from headrace.agent.serve.groups import compose_groups
 from headrace.config.settings import Settings
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
@@ -37,8 +38,8 @@ class Coordinating:
         self.cluster = cluster
         settings = Settings(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=20)
         self.registry = CollectorRegistry()
-        self.requests = GroupHandlers(groups, cluster, settings, clock, random.Random(seed), self.registry)
-        self.handlers = self.requests.handlers
+        self.requests = compose_groups(groups, cluster, settings, clock, random.Random(seed), self.registry)
+        self.handlers = {api_key: row.handler(self.requests) for api_key, row in COORDINATOR_ROWS.items()}
 
     async def join(self, group: str, member_id: str = "", *, version: int = 5, **more: Any) -> Any:
         message = JoinGroupRequest(

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.fetch_codec import decode_fetch

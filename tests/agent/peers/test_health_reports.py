@@ -12,6 +12,7 @@ from types import MappingProxyType
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY, WINDOW_MS
@@ -25,7 +26,6 @@ from headrace.agent.peers.health_reports import (
     encode_answer,
     encode_question,
 )
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.dependency import Reported

@@ -10,14 +10,17 @@ from typing import Any
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
+from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.apis.parts import ControllerParts
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.serve.controller.controller_role import ControllerView
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
@@ -37,7 +40,14 @@ class World:
         self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
-        parts = ControllerParts(api, self.view, Settings(), SystemClock(), lambda: self.is_active, shared=None)
+        parts = ControllerParts(
+            cluster=self.view,
+            metastore=api,
+            in_force=SettingsInForce(Settings(), lambda: self.view.image),
+            change=LogChange(self.view, api, SystemClock()),
+            is_active_controller=lambda: self.is_active,
+            shared=None,
+        )
         handlers: dict[int, RequestHandler] = {
             ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view, shared=None),
             **{api_key: row.handler(parts) for api_key, row in CONTROLLER_ROWS.items()},

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
+from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.apis.parts import ControllerParts
+from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.counts.create_partitions import CreatePartitions
 from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
@@ -31,6 +33,7 @@ from headrace.metastore.api.agents import SHARED_ADDRESS, FeatureRange, Listener
 from headrace.metastore.log.image import Assignment, TopicImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.replica_counts import SHOWN_REPLICAS_MAX, is_agent, resized, shown_count
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.protocol.api_keys import ApiKey
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
@@ -56,7 +59,14 @@ class Shape:
         for node_id in range(1, 2 if shape == "one agent" else 4):
             self.api.add_agent(node_id, "zone-a", listeners=_listeners(node_id), features=ABLE)
         shared = SharedAddress(self.cluster, lambda: self.is_shared, INSIDE, _listeners(1))
-        parts = ControllerParts(self.api, self.cluster, Settings(), clock, lambda: True, shared=shared)  # type: ignore[arg-type]
+        parts = ControllerParts(
+            cluster=self.cluster,
+            metastore=self.api,  # type: ignore[arg-type]
+            in_force=SettingsInForce(Settings(), lambda: self.cluster.image),
+            change=LogChange(self.cluster, self.api, clock),
+            is_active_controller=lambda: True,
+            shared=shared,
+        )
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self._dispatcher = Dispatcher(lambda: self.cluster.image)
         for key, handler in {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 from typing import Any
 from unittest.mock import MagicMock
@@ -11,11 +10,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.serve.dispatch import Dispatcher
-from headrace.agent.serve.handlers import HandlerParts, register_handlers
+from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.serve.handlers import register_handlers
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (
     CHOSEN_FEATURES,
@@ -40,7 +38,6 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
-from headrace.storage.clock import SystemClock
 from headrace.storage.records.codec import decode_records
 from tests.agent.client_calls import versions_of
 from tests.agent.topics.membership_world import CONTROLLER, SESSION_MS, World
@@ -356,28 +353,5 @@ def test_membership_is_not_served_to_clients() -> None:
 def _served_to_clients() -> set[int]:
     dispatcher = Dispatcher()
     anything: Any = MagicMock()
-    authorizer = Authorizer(Settings(), anything)
-    parts = HandlerParts(
-        settings=Settings(),
-        clock=SystemClock(),
-        rng=random.Random(1),
-        cluster=anything,
-        metastore=anything,
-        produce=anything,
-        fetch=anything,
-        groups=MagicMock(handlers={}),
-        forward=anything,
-        shared=anything,
-        traffic=anything,
-        is_active_controller=lambda: True,
-        registry=CollectorRegistry(),
-        limits_reached=anything,
-        audit=anything,
-        mutations=anything,
-        sealed_keys=anything,
-        authorizer=authorizer,
-        may_be_behind=anything,
-        rows=anything,
-    )
-    register_handlers(dispatcher, parts)
+    register_handlers(dispatcher, anything, anything, anything, Authorizer(Settings(), anything), anything)
     return {api.key for api in dispatcher.served()}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.share_groups import SHARE_GROUP_ROWS
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
@@ -25,7 +26,7 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.groups.share.share_partition import Acquired
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.share_turns import Returned
-from headrace.agent.serve.group_handlers import GroupHandlers
+from headrace.agent.serve.groups import compose_groups
 from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
@@ -109,11 +110,16 @@ class Process:
         self.logs = Logs(world)
         self.served: list[ClientConnection] = []
         """Clients of other agents, for their turns here."""
-        self.requests = GroupHandlers(
-            cast(GroupOffsetApi, StoreLine(world)), self.view, SETTINGS, self.clock, rng, CollectorRegistry()
+        self.requests = compose_groups(
+            cast(GroupOffsetApi, StoreLine(world)),
+            self.view,
+            SETTINGS,
+            self.clock,
+            rng,
+            CollectorRegistry(),
+            logs=self.logs,
         )
         owner_of_shares = self.requests.share_owner
-        owner_of_shares.logs = self.logs
         acquire = owner_of_shares._acquire
 
         async def seen(*args: Any) -> dict[int, list[Acquired]]:
@@ -139,7 +145,7 @@ class Process:
             None,
         )
         self.handlers: dict[int, RequestHandler] = {
-            ApiKey.SHARE_GROUP_HEARTBEAT: self.requests.handlers[ApiKey.SHARE_GROUP_HEARTBEAT],
+            ApiKey.SHARE_GROUP_HEARTBEAT: SHARE_GROUP_ROWS[ApiKey.SHARE_GROUP_HEARTBEAT].handler(self.requests),
             ApiKey.SHARE_FETCH: fetch,
             ApiKey.SHARE_ACKNOWLEDGE: shares.acknowledge,
         }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from headrace.agent.access.admin.delegation_tokens import DelegationTokens
+from headrace.agent.apis.access import ACCESS_ROWS
+from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.apis.parts import AccessParts
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.serve.access_handlers import ACCESS_ROWS, AccessParts
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.sealed_keys import SealedKeys
@@ -35,9 +37,9 @@ class World:
         sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
         self.limits: list[str] = []
         """Limits that refused a request."""
-        parts = AccessParts(
-            change, random.Random(3), SettingsInForce(settings), sealed_keys, on_limit=self.limits.append
-        )
+        in_force = SettingsInForce(settings)
+        tokens = DelegationTokens(change, random.Random(3), in_force, None, self.limits.append)
+        parts = AccessParts(change=change, sealed_keys=sealed_keys, tokens=tokens)
         for api_key, row in ACCESS_ROWS.items():
             self._dispatcher.register(api_key, row.handler(parts))
 

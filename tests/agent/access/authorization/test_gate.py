@@ -16,9 +16,9 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
 from headrace.agent.access.authorization.gate import gate
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.apis.acl_table import RULES
 from headrace.agent.groups.consumer.consumer_values import pattern_of
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.agent.serve.acl_table import RULES
 from headrace.config.load import load
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.image import TopicImage

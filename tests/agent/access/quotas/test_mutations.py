@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.access.quotas.metrics import QuotaMetrics
 from headrace.agent.access.quotas.mutations import mutation_quotas
-from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.counts.create_partitions import CreatePartitions
 from headrace.agent.topics.create_topics import CreateTopics

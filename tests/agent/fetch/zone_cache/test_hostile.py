@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
 from tests.agent.cluster.standing_view import StandingView

@@ -14,11 +14,11 @@ from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, Offse
 from kafka.protocol.producer import TxnOffsetCommitRequest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.api_row import routes_of
 from headrace.agent.peers.forwarding.forwarding import Forwarding
 from headrace.agent.peers.forwarding.link import LOST, Answer
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
-from headrace.agent.serve.api_row import routes_of
-from headrace.agent.serve.handlers import ROWS
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.protocol.typed import decode, reply

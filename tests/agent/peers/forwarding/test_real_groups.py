@@ -19,15 +19,15 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.apis.all_apis import COORDINATOR_ROWS
+from headrace.agent.apis.api_row import routes_of
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peers.forwarding.forwarding import Forwarding
 from headrace.agent.peers.forwarding.link import Answer, ForwardLink
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.serving import ForwardServer
-from headrace.agent.serve.api_row import routes_of
-from headrace.agent.serve.dispatch import Dispatcher
-from headrace.agent.serve.group_handlers import GROUP_ROWS
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
@@ -152,7 +152,7 @@ class TwoAgents:
         self._stack.push_async_callback(links.close)
         own = self.world.other.handlers
         forwarding = Forwarding(self.world.other.cluster, shared, links, {})
-        front, routes = Dispatcher(), routes_of(GROUP_ROWS)
+        front, routes = Dispatcher(), routes_of(COORDINATOR_ROWS)
         for api_key in VERSIONS:
             front.register(api_key, forwarding.wrap(routes[api_key], own[api_key]))
         self.front = await self._stack.enter_async_context(listening(front.handle, limits(connections=2 * GROUPS)))

@@ -1,6 +1,6 @@
 """Generate the table of what each API needs in docs/operate/ACLS.md.
 
-Place: `make docs` (`python -m headrace.agent.serve.acl_table docs/operate/ACLS.md`) writes it
+Place: `make docs` (`python -m headrace.agent.apis.acl_table docs/operate/ACLS.md`) writes it
 between two markers; a test compares.
 """
 
@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.agent.access.authorization.rules.cluster import EVERYONE
-from headrace.agent.access.authorization.rules.rule import Check, Rule
-from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS
-from headrace.agent.serve.handlers import ROWS
+from headrace.agent.access.authorization.rule import Check, Rule
+from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.cluster import CONTROLLER_ROWS
+from headrace.agent.apis.shared_rules import EVERYONE
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_names import api_name
 

@@ -1,27 +1,45 @@
-"""Rules of OffsetCommit, OffsetFetch and OffsetDelete: a group, and topics by name or by id."""
+"""The APIs about committed offsets: a group, and topics by name or by id; and Headrace's own ConsumerGroupPosition."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 
+from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored
+from headrace.agent.apis.api_row import ApiRow
+from headrace.agent.apis.group_parts import GroupParts
+from headrace.agent.apis.shared_rules import raw_answer, refused_topic
+from headrace.agent.groups.admin_requests import OffsetDelete
+from headrace.agent.groups.offsets.commit_request import OffsetCommit
+from headrace.agent.groups.offsets.fetch_request import OffsetFetch
+from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
+from headrace.agent.peers.forwarding.routes import Elements, Whole
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
-from headrace.protocol.refused_elements import refused_element
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.ordered_requests import (
+    GROUP_POSITION_KEY,
+    GroupPositionResponse,
+    decode_position_request,
+    encode_position_response,
+)
 from headrace.protocol.request import Response
 
-_GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
+_GROUP, _TOPIC, _NAME = AclResource.GROUP, AclResource.TOPIC, AclResource.TRANSACTIONAL_ID
 _DENIED = FAILED[_TOPIC]
 _FIRST_WITH_CODE = 2
 """The version of OffsetFetch from which on its response has an error code for all."""
+_FIRST_FETCH_OF_SEVERAL_GROUPS = 8
+_BY_FIRST_FIELD = Whole.GROUP_IN_FIRST_FIELD
 
 
 def _name_of(ask: GatedRequest, topic: Any) -> str | None:
@@ -62,6 +80,21 @@ def _commit(ask: GatedRequest) -> Awaitable[Response]:
     return _read_topics(ask)
 
 
+def _commit_in_transaction(ask: GatedRequest) -> Awaitable[Response]:
+    refuse = mirrored("topics", "topics")
+    if not ask.allows(AclOperation.WRITE, _NAME, ask.entity.transactional_id):
+        return refuse(ask, FAILED[_NAME])
+    if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
+        return refuse(ask, FAILED[_GROUP])
+    return split(
+        ask,
+        "topics",
+        "topics",
+        lambda topic: ask.allows(AclOperation.READ, _TOPIC, topic.name),
+        lambda topic: ask.refused("topics", topic, FAILED[_TOPIC]),
+    )
+
+
 def _delete(ask: GatedRequest) -> Awaitable[Response]:
     if not ask.allows(AclOperation.DELETE, _GROUP, ask.entity.group_id):
         return ask.refuse(FAILED[_GROUP])
@@ -88,61 +121,6 @@ def _fetch(ask: GatedRequest) -> Awaitable[Response]:
     )
 
 
-def _of_share_group(operation: AclOperation) -> Callable[[GatedRequest], Awaitable[Response]]:
-    """Alter or delete: the operation on the group, and READ on each topic."""
-
-    def serve(ask: GatedRequest) -> Awaitable[Response]:
-        if not ask.allows(operation, _GROUP, ask.entity.group_id):
-            return ask.refuse(FAILED[_GROUP])
-        return split(
-            ask,
-            "topics",
-            "responses",
-            lambda topic: ask.allows(AclOperation.READ, _TOPIC, topic.topic_name),
-            lambda topic: ask.refused("responses", topic, _DENIED),
-        )
-
-    return serve
-
-
-async def _describe_share_offsets(ask: GatedRequest) -> Response:
-    """Groups without DESCRIBE get the error; of the others, topics without it do, or are left out.
-
-    The handler never sees a topic that the client may not describe: the order and the number of the partitions of its
-    answer would say which of them exist.
-    """
-    slices = WorkSlices()
-    allowed, refused, denied = [], list[Any](), defaultdict[str, list[Any]](list)
-    for group in ask.entity.groups:
-        await slices.did(TOPIC_UNITS)
-        if not ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id):
-            refused.append(dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()))
-            await slices.did(DENIED_UNITS)
-            continue
-        if group.topics is not None:
-            verdicts = await slices.each(
-                lambda topic: (topic, ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)),
-                group.topics,
-                DENIED_UNITS,
-            )
-            denied[group.group_id] += [_refused_topic(ask, topic, _DENIED) for topic, good in verdicts if not good]
-            group = dataclasses.replace(group, topics=tuple(topic for topic, good in verdicts if good))
-        allowed.append(group)
-
-    async def shown(group: Any) -> Any:
-        if group.error_code:
-            return group
-        seen = await ask.seen(_TOPIC, group.topics, lambda topic: str(topic.topic_name), slices)
-        return dataclasses.replace(group, topics=(*seen, *denied.get(group.group_id, ())))
-
-    async def change(entity: Any) -> Any:
-        return dataclasses.replace(entity, groups=(*[await shown(group) for group in entity.groups], *refused))
-
-    if not allowed:
-        return await ask.answer(groups=tuple(refused))
-    return await ask.pass_on_changed(change, groups=tuple(allowed))
-
-
 async def _described(ask: GatedRequest, answer: Any, slices: WorkSlices) -> Any:
     """All topics of a group (or of a response) without those that the client may not describe."""
     topics = await ask.seen(_TOPIC, answer.topics, partial(_name_of, ask), slices)
@@ -163,7 +141,7 @@ async def _fetch_of_groups(ask: GatedRequest) -> Response:
             lambda topic: (topic, _code(ask, topic, AclOperation.DESCRIBE)), group.topics or (), DENIED_UNITS
         )
         good = tuple(topic for topic, code in codes if code is ErrorCode.none)
-        denied[group.group_id] = [_refused_topic(ask, topic, code) for topic, code in codes if code]
+        denied[group.group_id] = [refused_topic(ask, topic, code) for topic, code in codes if code]
         asked.append(group if group.topics is None else dataclasses.replace(group, topics=good))
     is_whole = {group.group_id for group in asked if group.topics is None}
 
@@ -186,53 +164,69 @@ async def _fetch_of_groups(ask: GatedRequest) -> Response:
     return await ask.pass_on_changed(change, groups=tuple(asked))
 
 
-def _refused_topic(ask: GatedRequest, topic: Any, code: ErrorCode) -> Any:
-    return refused_element(ask.element_type("groups", "topics"), topic, code)
+def _position(ask: GatedRequest) -> Awaitable[Response]:
+    asked = decode_position_request(ask.request.body, ask.request.connection.request_elements_max)
+    code = ErrorCode.none
+    if not ask.allows(AclOperation.READ, _GROUP, asked.group_id):
+        code = FAILED[_GROUP]
+    elif not all(ask.allows(AclOperation.READ, _TOPIC, name) for name in asked.topics):
+        code = FAILED[_TOPIC]
+    if code is ErrorCode.none:
+        return ask.pass_on()
+    return raw_answer(ask, encode_position_response(GroupPositionResponse(int(code), {})))
 
 
-_EACH_TOPIC = "each topic"
-OFFSET_COMMIT = Rule(
-    _commit,
-    (
-        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
-        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
-    ),
-)
-OFFSET_FETCH = Rule(
-    _fetch,
-    (
-        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
-    ),
-)
-OFFSET_DELETE = Rule(
-    _delete,
-    (
-        Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
-        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
-    ),
-)
+@of_entities
+def deleted_offsets(request: OffsetDeleteRequest, response: OffsetDeleteResponse) -> Iterator[Change]:
+    if response.error_code != ErrorCode.none:
+        yield Change(f"GROUP:{request.group_id}", response.error_code, "offsets")
+        return
+    for topic in response.topics:
+        for partition in topic.partitions:
+            what = f"offset of {topic.name} partition {partition.partition_index}"
+            yield Change(f"GROUP:{request.group_id}", partition.error_code, what)
 
-DESCRIBE_SHARE_GROUP_OFFSETS = Rule(
-    _describe_share_offsets,
-    (
-        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
+
+_READS_GROUP = Check(AclOperation.READ, _GROUP, FAILED[_GROUP])
+_READS_EACH_TOPIC = Check(AclOperation.READ, _TOPIC, _DENIED, "each topic")
+OFFSET_ROWS: dict[int, ApiRow[GroupParts]] = {
+    ApiKey.OFFSET_COMMIT: ApiRow(
+        lambda of: OffsetCommit(of.offsets, of.cluster, of.in_force),
+        Rule(_commit, (_READS_GROUP, _READS_EACH_TOPIC)),
+        route=_BY_FIRST_FIELD,
     ),
-)
-ALTER_SHARE_GROUP_OFFSETS = Rule(
-    _of_share_group(AclOperation.READ),
-    (
-        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
-        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
+    ApiKey.TXN_OFFSET_COMMIT: ApiRow(
+        lambda of: TxnOffsetCommit(of.offsets, of.cluster, of.in_force),
+        Rule(
+            _commit_in_transaction,
+            (Check(AclOperation.WRITE, _NAME, FAILED[_NAME]), _READS_GROUP, _READS_EACH_TOPIC),
+        ),
+        route=Whole.GROUP_ID,
     ),
-)
-DELETE_SHARE_GROUP_OFFSETS = Rule(
-    _of_share_group(AclOperation.DELETE),
-    (
-        Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
-        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
+    ApiKey.OFFSET_FETCH: ApiRow(
+        lambda of: OffsetFetch(of.offsets, of.cluster),
+        Rule(
+            _fetch,
+            (
+                Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
+                Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+                Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
+            ),
+        ),
+        route=Elements(
+            "groups", "groups", lambda group: str(group.group_id), first_version=_FIRST_FETCH_OF_SEVERAL_GROUPS
+        ),
     ),
-)
+    ApiKey.OFFSET_DELETE: ApiRow(
+        lambda of: OffsetDelete(of.administration, of.cluster),
+        Rule(_delete, (Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]), _READS_EACH_TOPIC)),
+        deleted_offsets,
+        _BY_FIRST_FIELD,
+    ),
+    GROUP_POSITION_KEY: ApiRow(
+        lambda of: of.position,
+        Rule(_position, (_READS_GROUP, Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "all topics"))),
+        route=_BY_FIRST_FIELD,
+        is_advertised=False,
+    ),
+}

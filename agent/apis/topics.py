@@ -1,22 +1,28 @@
-"""Rules of the APIs about topics.
-
-Produce, Fetch, Metadata and DescribeTopicPartitions ask by themselves: they are called most often, or their answers
-are pages.
-"""
+"""CreateTopics and DeleteTopics."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.audited_changes import Change, of_entities
 from headrace.agent.access.authorization.ask import GatedRequest, split
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rules.configs import TABLE_NAMES, foreign_tables
-from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, by_name, each
+from headrace.agent.access.authorization.rule import FAILED, Check, Rule
+from headrace.agent.apis.api_row import ApiRow
+from headrace.agent.apis.parts import BrokerParts
+from headrace.agent.apis.shared_rules import TABLE_NAMES, foreign_tables
+from headrace.agent.topics.create_topics import CreateTopics
+from headrace.agent.topics.delete_topics import DeleteTopics
 from headrace.metastore.log.image import TopicImage
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _TOPIC = AclResource.TOPIC
@@ -29,13 +35,13 @@ def _create(ask: GatedRequest) -> Awaitable[Response]:
     """CREATE on the cluster or on the topic; the answer shows configs only with DESCRIBE_CONFIGS."""
     everywhere = ask.access.allows(AclOperation.CREATE, AclResource.CLUSTER)
 
-    def may_create(topic: Any) -> bool:
+    def may_create(topic: CreatableTopic) -> bool:
         if everywhere:
             return True
         names = [topic.name, *foreign_tables(ask, topic.name, topic.configs)]
         return all(ask.allows(AclOperation.CREATE, _TOPIC, name) for name in names)
 
-    def without_configs(entity: Any) -> Any:
+    def without_configs(entity: CreateTopicsResponse) -> CreateTopicsResponse:
         return dataclasses.replace(entity, topics=tuple(map(_shown_to(ask), entity.topics)))
 
     change = without_configs if ask.request.api_version >= _CONFIGS_SHOWN_FROM else _unchanged
@@ -90,7 +96,7 @@ def _why_not_deleted(ask: GatedRequest, topic: TopicImage | None, name: str) -> 
     return _DENIED if topic is not None else ErrorCode.unknown_topic_or_partition
 
 
-def _judged(ask: GatedRequest, asked: Any, found: TopicImage | None) -> Any:
+def _judged(ask: GatedRequest, asked: DeleteTopicState, found: TopicImage | None) -> Any:
     """The answer to one element of version 6; None if it may be deleted, or is malformed."""
     if asked.name is not None:
         code = _why_not_deleted(ask, ask.image.topics_by_name.get(asked.name), asked.name)
@@ -109,69 +115,42 @@ def _is_seen(ask: GatedRequest, name: str) -> bool:
     return ask.access.allows(AclOperation.DESCRIBE, _TOPIC, name)
 
 
-def _leader_epochs(ask: GatedRequest) -> Awaitable[Response]:
-    if ask.access.allows(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER):
-        return ask.pass_on()
-    return split(
-        ask,
-        "topics",
-        "topics",
-        lambda topic: ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic),
-        lambda topic: ask.refused("topics", topic, _DENIED),
-    )
+@of_entities
+def topics(request: CreateTopicsRequest, response: CreateTopicsResponse) -> Iterator[Change]:
+    for topic in response.topics:
+        yield Change(f"TOPIC:{topic.name}", topic.error_code)
+
+
+@of_entities
+def deleted_topics(request: DeleteTopicsRequest, response: DeleteTopicsResponse) -> Iterator[Change]:
+    for topic in response.responses:
+        named = topic.name if topic.name is not None else f"id={topic.topic_id}"
+        yield Change(f"TOPIC:{named}", topic.error_code)
 
 
 _OR_CLUSTER = "or on the cluster"
-PRODUCE = Rule(
-    None,
-    (
-        Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if given"),
-        Check(AclOperation.WRITE, _TOPIC, _DENIED, "each topic"),
+TOPIC_ROWS: dict[int, ApiRow[BrokerParts]] = {
+    ApiKey.CREATE_TOPICS: ApiRow(
+        lambda of: CreateTopics(of.creation, of.configs, of.mutations),
+        Rule(
+            _create,
+            (
+                Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+                Check(AclOperation.CREATE, _TOPIC, _DENIED, f"{TABLE_NAMES}; {_OR_CLUSTER}"),
+                Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
+            ),
+        ),
+        topics,
     ),
-)
-FETCH = Rule(
-    None,
-    (
-        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
-        Check(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER, _DENIED, "`__cluster_metadata`, instead of READ"),
+    ApiKey.DELETE_TOPICS: ApiRow(
+        lambda of: DeleteTopics(of.cluster, of.metastore, of.clock, of.mutations),
+        Rule(
+            _delete,
+            (
+                Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+                Check(AclOperation.DELETE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+            ),
+        ),
+        deleted_topics,
     ),
-)
-LIST_OFFSETS = each("topics", "topics", AclOperation.DESCRIBE, _TOPIC, by_name)
-METADATA = Rule(
-    None,
-    (
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name or id"),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
-        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic to be created automatically; {_OR_CLUSTER}"),
-    ),
-    "authorized operations of the cluster need DESCRIBE on it",
-)
-DESCRIBE_TOPIC_PARTITIONS = Rule(
-    None,
-    (
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name"),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
-    ),
-)
-CREATE_TOPICS = Rule(
-    _create,
-    (
-        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
-        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"{TABLE_NAMES}; {_OR_CLUSTER}"),
-        Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
-    ),
-)
-DELETE_TOPICS = Rule(
-    _delete,
-    (
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
-        Check(AclOperation.DELETE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
-    ),
-)
-CREATE_PARTITIONS = each("topics", "results", AclOperation.ALTER, _TOPIC, by_name)
-DELETE_RECORDS = each("topics", "topics", AclOperation.DELETE, _TOPIC, by_name)
-DESCRIBE_PRODUCERS = each("topics", "topics", AclOperation.READ, _TOPIC, by_name)
-OFFSET_FOR_LEADER_EPOCH = Rule(
-    _leader_epochs,
-    (Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic; or CLUSTER_ACTION on the cluster"),),
-)
+}

@@ -11,9 +11,12 @@ Source: KIP-584, KIP-778 (upgrade types, validate only), KIP-1022 (one error for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v1.response import UpdatableFeatureResult
+from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.metastore.api.agents import (
@@ -44,11 +47,11 @@ class UpdateFeatures:
         self._change, self._processes = change, processes
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, UpdateFeaturesRequest)
         verdict = await self._update(entity, request.received_at + entity.timeout.total_seconds())
         return reply(request, _response(schema, entity, *verdict))
 
-    async def _update(self, entity: Any, deadline: float) -> Verdict:
+    async def _update(self, entity: UpdateFeaturesRequest, deadline: float) -> Verdict:
         names = [update.feature for update in entity.feature_updates]
         if not names or len(set(names)) < len(names):
             return Verdict(ErrorCode.invalid_request, "name at least one feature, without duplicates")
@@ -70,7 +73,7 @@ class UpdateFeatures:
         verdict = await self._change.append(judge, deadline)
         return refused[0] if refused else verdict
 
-    async def _refuse_for_compactors(self, updates: Any) -> None:
+    async def _refuse_for_compactors(self, updates: Sequence[FeatureUpdateKey]) -> None:
         """UnsupportedFeatureError if a running one lacks the level: its swaps would be refused, or it could not read
         the metadata log."""
         for update in updates:
@@ -84,7 +87,7 @@ class UpdateFeatures:
                     )
 
 
-def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
+def _records(image: MetadataImage, updates: Sequence[FeatureUpdateKey]) -> list[MetadataRecord]:
     """The records to append; errors as change_feature's."""
     for update in updates:
         if update.feature == SEALED_SECRETS and update.max_version_level > 0 and SEALED_SECRETS not in image.features:
@@ -104,17 +107,17 @@ def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
     return [record for record in changes if record is not None]
 
 
-def _allows_downgrade(update: Any) -> bool:
+def _allows_downgrade(update: FeatureUpdateKey) -> bool:
     """Version 0 has a flag, later versions a type: 2 safe and 3 unsafe downgrades, which are the same here."""
     return bool(getattr(update, "allow_downgrade", False)) or getattr(update, "upgrade_type", UPGRADE) != UPGRADE
 
 
-def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None) -> Any:
+def _response(schema: Schema, entity: UpdateFeaturesRequest, code: ErrorCode, message: str | None) -> Any:
     """Return the response; below version 2 each feature also has the error."""
     values: dict[str, Any] = {"error_code": code, "error_message": message}
     if schema.version < 2:
         values["results"] = tuple(
-            schema.make("UpdatableFeatureResult", feature=update.feature, error_code=code, error_message=message)
+            schema.make(UpdatableFeatureResult, feature=update.feature, error_code=code, error_message=message)
             for update in entity.feature_updates
         )
     return schema.response(**values)

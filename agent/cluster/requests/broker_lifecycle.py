@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.node_ids import NODE_ID_MAX
@@ -37,7 +40,7 @@ class BrokerRegistration:
         self._is_active = is_active
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, BrokerRegistrationRequest)
         code, broker_epoch = ErrorCode.none, -1
         try:
             if not self._is_active():
@@ -61,7 +64,7 @@ class BrokerHeartbeat:
         self._is_active = is_active
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, BrokerHeartbeatRequest)
         code, caught_up, fenced, shut_down = ErrorCode.none, False, True, False
         try:
             if not self._is_active():
@@ -98,7 +101,7 @@ class UnregisterBroker:
         self._may_act = may_act
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, UnregisterBrokerRequest)
         code, message = ErrorCode.none, None
         if not self._may_act():
             answer = schema.response(

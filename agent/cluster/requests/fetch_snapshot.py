@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
+from kio.schema.fetch_snapshot.v1.request import PartitionSnapshot as AskedPartition
+from kio.schema.fetch_snapshot.v1.response import LeaderIdAndEpoch, PartitionSnapshot, SnapshotId, TopicSnapshot
 
 from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT, render_batch
@@ -35,7 +37,7 @@ class FetchSnapshot:
         self._rendered = b""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, FetchSnapshotRequest)
         topics = []
         times = Counter((topic.name, p.partition) for topic in entity.topics for p in topic.partitions)
         for topic in entity.topics:
@@ -43,10 +45,12 @@ class FetchSnapshot:
                 await self._answer(schema, topic.name, p, entity.max_bytes, times[topic.name, p.partition])
                 for p in topic.partitions
             ]
-            topics.append(schema.make("TopicSnapshot", name=topic.name, partitions=tuple(partitions)))
+            topics.append(schema.make(TopicSnapshot, name=topic.name, partitions=tuple(partitions)))
         return reply(request, schema.response(error_code=ErrorCode.none, topics=tuple(topics)))
 
-    async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int, times: int) -> Any:
+    async def _answer(
+        self, schema: Schema, topic: str, asked: AskedPartition, max_bytes: int, times: int
+    ) -> PartitionSnapshot:
         """`times`: how often the request names the partition; each occurrence would get a whole part."""
         code, position, piece = ErrorCode.none, asked.position, b""
         if topic != METADATA_TOPIC or asked.partition != 0:
@@ -65,11 +69,11 @@ class FetchSnapshot:
         if code is ErrorCode.none:
             piece = self._rendered[position : position + max(1, min(max_bytes, PIECE_BYTES_MAX))]
         return schema.make(
-            "PartitionSnapshot",
+            PartitionSnapshot,
             index=asked.partition,
             error_code=code,
-            snapshot_id=schema.make("SnapshotId", end_offset=self._end_offset if piece else NEWEST_SNAPSHOT, epoch=0),
-            current_leader=schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1),
+            snapshot_id=schema.make(SnapshotId, end_offset=self._end_offset if piece else NEWEST_SNAPSHOT, epoch=0),
+            current_leader=schema.make(LeaderIdAndEpoch, leader_id=-1, leader_epoch=-1),
             size=len(self._rendered) if piece else -1,
             position=position,
             unaligned_records=piece,

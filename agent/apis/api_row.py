@@ -1,7 +1,6 @@
 """The form of an agent's row of an API: its handler, who may ask, what the audit log says, and where it is served.
 
-Place: agent/serve/handlers.py, agent/serve/group_handlers.py, agent/serve/access_handlers.py and
-agent/serve/controller/controller_handlers.py are made of rows; protocol/api_versions.py has the row of the same API's
+Place: the other modules of agent/apis are made of rows; protocol/api_versions.py has the row of the same API's
 versions.
 Invariant: a handler is registered behind its rule and its audit lines, or not at all.
 """
@@ -16,13 +15,12 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.audited_changes import Changes, audited
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.gate import gate
-from headrace.agent.access.authorization.rules.rule import Rule
+from headrace.agent.access.authorization.rule import Rule
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.peers.forwarding.routes import Route
-from headrace.agent.serve.dispatch import Dispatcher
 from headrace.protocol.request import RequestHandler
 
 P = TypeVar("P", contravariant=True)
-Q = TypeVar("Q")
 Wrap = Callable[[Route | None, RequestHandler], RequestHandler]
 """Puts forwarding before a handler."""
 
@@ -39,11 +37,6 @@ class ApiRow(Generic[P]):
     """The rule that chooses the agent, if the clients see all agents as one; None: any."""
     is_advertised: bool = True
     """It is in ApiVersions. Others are for the tools of Headrace."""
-
-    def of(self, part: Callable[[Q], P]) -> ApiRow[Q]:
-        """The same row for parts that contain what its handler is made of."""
-        make = self.handler
-        return ApiRow[Q](lambda whole: make(part(whole)), self.rule, self.changes, self.route, self.is_advertised)
 
 
 def register_rows(

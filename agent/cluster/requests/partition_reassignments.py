@@ -13,9 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kio.schema.alter_partition_reassignments.v1.request import AlterPartitionReassignmentsRequest
+from kio.schema.alter_partition_reassignments.v1.response import (
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0.request import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from kio.schema.list_partition_reassignments.v0.response import OngoingPartitionReassignment, OngoingTopicReassignment
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
@@ -59,7 +69,7 @@ class AlterPartitionReassignments:
         self._change, self._shared = change, shared
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterPartitionReassignmentsRequest)
         wishes = [
             [_Wish(topic.name, p.partition_index, p.replicas) for p in topic.partitions] for topic in entity.topics
         ]
@@ -69,11 +79,11 @@ class AlterPartitionReassignments:
         code, message = await self._alter([wish for topic in wishes for wish in topic], rules, deadline)
         responses = tuple(
             schema.make(
-                "ReassignableTopicResponse",
+                ReassignableTopicResponse,
                 name=asked.name,
                 partitions=tuple(
                     schema.make(
-                        "ReassignablePartitionResponse",
+                        ReassignablePartitionResponse,
                         partition_index=wish.index,
                         error_code=wish.code,
                         error_message=wish.message,
@@ -106,7 +116,7 @@ class ListPartitionReassignments:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListPartitionReassignmentsRequest)
         code, message, slices = ErrorCode.none, None, WorkSlices()
         found: dict[str, list[tuple[int, Assignment]]] = {}
         try:
@@ -114,10 +124,10 @@ class ListPartitionReassignments:
         except HeadraceError as error:
             code, message = ErrorCode(error_code(error)), str(error)
 
-        def shown(partition: tuple[int, Assignment]) -> Any:
+        def shown(partition: tuple[int, Assignment]) -> OngoingPartitionReassignment:
             index, assignment = partition
             return schema.make(
-                "OngoingPartitionReassignment",
+                OngoingPartitionReassignment,
                 partition_index=index,
                 replicas=assignment.replicas,
                 adding_replicas=assignment.adding,
@@ -127,7 +137,7 @@ class ListPartitionReassignments:
         topics = []
         for name, partitions in found.items():
             made = await slices.each(shown, partitions)
-            topics.append(schema.make("OngoingTopicReassignment", name=name, partitions=made))
+            topics.append(schema.make(OngoingTopicReassignment, name=name, partitions=made))
             await slices.did(ELEMENT_UNITS)
         response = schema.response(error_code=code, error_message=message, topics=tuple(topics))
         return reply(request, response)
@@ -164,7 +174,9 @@ def _change(image: MetadataImage, wish: _Wish, rules: _Rules) -> PartitionChange
     return reassign(image, topic.topic_id, wish.index, wish.target, shows_virtual=rules.shows_virtual)
 
 
-async def _under_way(image: MetadataImage, asked: Any, slices: WorkSlices) -> dict[str, list[tuple[int, Assignment]]]:
+async def _under_way(
+    image: MetadataImage, asked: Iterable[ListPartitionReassignmentsTopics] | None, slices: WorkSlices
+) -> dict[str, list[tuple[int, Assignment]]]:
     """Reassignments in progress by topic name; `asked` None means all."""
     wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
     found: dict[str, list[tuple[int, Assignment]]] = {}

@@ -9,8 +9,10 @@ Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol
+from typing import Protocol
 
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_quorum.v2.response import Listener, Node, PartitionData, ReplicaState, TopicData
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -38,7 +40,7 @@ class DescribeQuorum:
         self._api = api
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeQuorumRequest)
         try:
             lease = await self._api.describe_controller() or _NOBODY
             agents = await self._api.agent_leases()
@@ -46,10 +48,12 @@ class DescribeQuorum:
         except HeadraceError as error:
             code = ErrorCode(error_code(error))
             return reply(request, schema.response(error_code=code, error_message=str(error), topics=(), nodes=()))
-        times = Counter((topic.topic_name, p.partition_index) for topic in entity.topics for p in topic.partitions)
+        times = Counter[tuple[str, int]](
+            (topic.topic_name, p.partition_index) for topic in entity.topics for p in topic.partitions
+        )
         topics = tuple(
             schema.make(
-                "TopicData",
+                TopicData,
                 topic_name=topic.topic_name,
                 partitions=tuple(
                     self._partition(schema, topic.topic_name, p.partition_index, lease, agents, times)
@@ -71,7 +75,7 @@ class DescribeQuorum:
         lease: ControllerLease,
         agents: list[AgentLease],
         times: Counter[tuple[str, int]],
-    ) -> Any:
+    ) -> PartitionData:
         """`times`: how often the request names each partition; only a unique one gets the list of agents."""
         image = self._cluster.image
         is_quorum = topic == METADATA_TOPIC and index == 0
@@ -87,7 +91,7 @@ class DescribeQuorum:
         elif not known:
             code, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
         return schema.make(
-            "PartitionData",
+            PartitionData,
             partition_index=index,
             error_code=code,
             error_message=message,
@@ -98,21 +102,21 @@ class DescribeQuorum:
             observers=observers,
         )
 
-    def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
+    def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Node, ...]:
         """Return the nodes, from version 2 on: the controller's addresses, if it is also an agent."""
         agent = self._cluster.image.agents.get(lease.controller_id)
         if schema.version < 2 or agent is None:
             return ()
         found = agent.listeners or (agent.endpoint(None),)
-        listeners = tuple(schema.make("Listener", name=e.name, host=e.host, port=e.port) for e in found)
-        return (schema.make("Node", node_id=agent.node_id, listeners=listeners),)
+        listeners = tuple(schema.make(Listener, name=e.name, host=e.host, port=e.port) for e in found)
+        return (schema.make(Node, node_id=agent.node_id, listeners=listeners),)
 
 
-def _replica(schema: Schema, agent: AgentLease, high_watermark: int) -> Any:
+def _replica(schema: Schema, agent: AgentLease, high_watermark: int) -> ReplicaState:
     """The last fetch time is the last heartbeat; the time at which it was last caught up is unknown."""
     caught_up = agent.metadata_offset >= high_watermark
     return schema.make(
-        "ReplicaState",
+        ReplicaState,
         replica_id=agent.node_id,
         replica_directory_id=None,
         log_end_offset=agent.metadata_offset,

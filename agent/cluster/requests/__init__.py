@@ -1,0 +1,1 @@
+"""Requests about agents, features, reassignments and the metadata log."""

@@ -1,0 +1,110 @@
+"""The groups of an agent, composed: what it holds, and what answers requests about them.
+
+Place: called by agent/serve/paths.py; agent/apis makes the handlers of it. A new kind of group adds its Restore here.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.apis.group_parts import GroupParts
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.classic.coordinator import ClassicCoordinator
+from headrace.agent.groups.classic.group import ClassicGroup
+from headrace.agent.groups.classic.saved import decode
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups, late_groups
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules
+from headrace.agent.groups.coordinated import CoordinatedGroup
+from headrace.agent.groups.group_memory import GroupMemory
+from headrace.agent.groups.group_values import GroupEffect
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
+from headrace.agent.groups.positions import ConsumerGroupPosition
+from headrace.agent.groups.share.answered import AnsweredShares
+from headrace.agent.groups.share.coordinator import ShareGroups
+from headrace.agent.groups.share.logs import ShareLogs
+from headrace.agent.groups.share.metrics import ShareMetrics
+from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.share.share_memory import ShareMemory
+from headrace.agent.groups.share.share_offsets import ShareOffsets
+from headrace.agent.limits.client_rows import RowLimits
+from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.config.settings import Settings
+from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.storage.clock import Clock
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
+
+
+def compose_groups(
+    api: GroupOffsetApi,
+    cluster: ClusterView,
+    settings: Settings,
+    clock: Clock,
+    rng: random.Random,
+    registry: CollectorRegistry,
+    *,
+    authorizer: Authorizer | None = None,
+    supervisor: Supervisor | None = None,
+    rows: RowLimits | None = None,
+    store: ObjectStore | None = None,
+    logs: ShareLogs | None = None,
+) -> GroupParts:
+    """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one. `rows`: limits on
+    stored offsets and groups; None: there are none. `store`: the bucket, for what members of share groups were
+    answered; None: it is not recorded. `logs`: what share groups read; None: they get no turn."""
+    in_force = SettingsInForce(settings, lambda: cluster.image)
+
+    def restore_classic(
+        group_id: str, now: float, record: GroupRecord | None
+    ) -> tuple[CoordinatedGroup, list[GroupEffect]]:
+        now_set = in_force.current()
+        delay = now_set.group_initial_rebalance_delay_ms / 1000
+        group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=now_set.group_max_size)
+        return group, [] if record is None else group.restore(now, decode(record.data))
+
+    consumer_rules = ConsumerGroupRules(settings, lambda: cluster.image)
+    consumer_groups = ConsumerGroups(api, cluster, clock, consumer_rules, rng, authorizer)
+    share_rules = ShareGroupRules(settings, lambda: cluster.image)
+    share_metrics = ShareMetrics(registry)
+    share_groups = ShareGroups(api, cluster, clock, share_rules, share_metrics.rebalances.inc)
+    restore = {
+        None: restore_classic,
+        GroupKind.CLASSIC: restore_classic,
+        GroupKind.CONSUMER: consumer_groups.restore,
+        GroupKind.SHARE: share_groups.restore,
+    }
+    metrics = GroupMetrics(registry)
+    memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
+    groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor, rows)
+    metrics.watch_late(lambda: late_groups(groups, clock.monotonic(), in_force.current().group_late_parent_ms))
+    administration = GroupAdministration(api, groups)
+    answered = AnsweredShares(store, lambda: cluster.node_id, clock)
+    share_memory = ShareMemory(on_limit=lambda limit: limits_reached(registry).labels(limit).inc())
+    share_owner = ShareOwner(api, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory)
+    share_owner.logs = logs
+    return GroupParts(
+        cluster=cluster,
+        in_force=in_force,
+        rng=rng,
+        keeps_principals=authorizer is not None,
+        groups=groups,
+        memory=memory,
+        coordinator=ClassicCoordinator(groups, clock, restore_classic),
+        administration=administration,
+        offsets=GroupOffsets(api, groups, clock, metrics, rows),
+        position=ConsumerGroupPosition(groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name),
+        consumer_groups=consumer_groups,
+        share_groups=share_groups,
+        share_rules=share_rules,
+        share_owner=share_owner,
+        share_offsets=ShareOffsets(api, administration, share_owner, partial(share_groups.create, groups)),
+    )
