@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -29,26 +30,35 @@ from headrace.agent.groups.consumer.embedded import (
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
 from headrace.agent.groups.group_values import (
+    Departure,
+    GroupEffect,
     JoinAnswer,
     JoinRequest,
     MemberRef,
     SyncAnswer,
     SyncRequest,
+    Token,
 )
 
 
 class ClassicMembers:
-    """The classic protocol's requests, served in a consumer group."""
+    """Implements agent.groups.coordinated.ClassicProtocol in a consumer group."""
 
     def __init__(self, membership: GroupMembership, rng: random.Random) -> None:
         self._membership = membership
+        self._outbox = membership.outbox
         self._roster = membership.roster
         self._target = membership.target
         self._deadlines = membership.deadlines
         self._rng = rng
 
-    def join(self, now: float, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup. The answer is given once what it says is stored."""
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
+        """JoinGroup: answered once what it says is stored."""
+        answer = self._join(now, request)
+        self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
+        return self._membership.drain()
+
+    def _join(self, now: float, request: JoinRequest) -> JoinAnswer:
         asked = request.member
         subscription = read_subscription(request.protocols)
         code = self._refusal(request)
@@ -70,8 +80,13 @@ class ClassicMembers:
             self._membership.may_downgrade()
         return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
 
-    def sync(self, now: float, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup: what the member has now; assignments that it brings are ignored."""
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
+        """SyncGroup: answered once what it says is stored."""
+        self._outbox.answer(token, self._sync(now, request), SyncAnswer)
+        return self._membership.drain()
+
+    def _sync(self, now: float, request: SyncRequest) -> SyncAnswer:
+        """Return what the member has now; assignments that it brings are ignored."""
         member = self._classic_member(request.member)
         if isinstance(member, ErrorCode):
             return SyncAnswer(member)
@@ -98,8 +113,13 @@ class ClassicMembers:
         self._deadlines.expect_unless_expected(now, member)
         return ErrorCode.rebalance_in_progress
 
-    def leave(self, ref: MemberRef) -> ErrorCode:
-        """LeaveGroup: a classic member leaves, or an admin removes a static one by instance id alone."""
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
+        """LeaveGroup."""
+        departures = [Departure(ref, self._leave(ref)) for ref in refs]
+        return departures, self._membership.drain()
+
+    def _leave(self, ref: MemberRef) -> ErrorCode:
+        """A classic member leaves, or an admin removes a static one by instance id alone."""
         by_instance = None if ref.instance_id is None or ref.member_id else self._roster.static_member(ref.instance_id)
         member = self._membership.named(ref) if by_instance is None or self._membership.is_dead else by_instance
         if isinstance(member, ErrorCode):

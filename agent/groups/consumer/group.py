@@ -41,17 +41,7 @@ from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGro
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
 from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
-from headrace.agent.groups.group_values import (
-    Abandon,
-    Departure,
-    GroupEffect,
-    JoinAnswer,
-    JoinRequest,
-    MemberRef,
-    SyncAnswer,
-    SyncRequest,
-    Token,
-)
+from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Token
 from headrace.metastore.api.groups import GroupKind, GroupRecord, ParentPosition
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
@@ -78,8 +68,13 @@ class ConsumerGroup:
         self.group_id = group_id
         self._membership = GroupMembership(rules, topics, times)
         self._outbox = self._membership.outbox
-        self._classic = ClassicMembers(self._membership, rng)
+        self._classic_members = ClassicMembers(self._membership, rng)
         self._next_look = 0.0
+
+    @property
+    def classic_protocol(self) -> ClassicMembers:
+        """See CoordinatedGroup."""
+        return self._classic_members
 
     @property
     def roster(self) -> ConsumerRoster:
@@ -111,28 +106,6 @@ class ConsumerGroup:
         """See CoordinatedGroup."""
         member = self.roster.get(member_id)
         return 0 if member is None else member.size_bytes()
-
-    # -- members of the classic protocol
-
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
-        """JoinGroup: answered once what it says is stored."""
-        answer = self._classic.join(now, request)
-        self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
-        return self._membership.drain()
-
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
-        """SyncGroup: answered once what it says is stored."""
-        self._outbox.answer(token, self._classic.sync(now, request), SyncAnswer)
-        return self._membership.drain()
-
-    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
-        """REBALANCE_IN_PROGRESS asks the member to join again."""
-        return self._classic.heartbeat(now, ref)
-
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
-        """LeaveGroup."""
-        departures = [Departure(ref, self._classic.leave(ref)) for ref in refs]
-        return departures, self._membership.drain()
 
     # -- members of the consumer protocol
 

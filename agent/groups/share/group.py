@@ -13,24 +13,14 @@ Source: KIP-932, Kafka's GroupMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_memory import NO_ADDRESS, group_bytes, sizes_of_group
-from headrace.agent.groups.group_values import (
-    Abandon,
-    Departure,
-    GroupEffect,
-    JoinAnswer,
-    JoinRequest,
-    MemberRef,
-    SyncAnswer,
-    SyncRequest,
-    Token,
-)
+from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Token
 from headrace.agent.groups.outbox import Outbox
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.rules import ShareGroupConfigs
@@ -57,6 +47,7 @@ class ShareGroup:
 
     kind = GroupKind.SHARE
     protocol_type: str | None = PROTOCOL_TYPE
+    classic_protocol = None
 
     def __init__(
         self,
@@ -110,24 +101,6 @@ class ShareGroup:
         """See CoordinatedGroup."""
         member = self.members.get(member_id)
         return 0 if member is None else member.size_bytes()
-
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
-        """Refuse it: members of a share group do not speak the classic protocol."""
-        self._outbox.reply(token, JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member.member_id))
-        return self._drain()
-
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
-        """Refuse it, as `join`."""
-        self._outbox.reply(token, SyncAnswer(ErrorCode.unknown_member_id))
-        return self._drain()
-
-    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
-        """Refuse it, as `join`."""
-        return ErrorCode.unknown_member_id
-
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
-        """Refuse it, as `join`."""
-        return [Departure(ref, ErrorCode.unknown_member_id) for ref in refs], []
 
     def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """A share group has no committed offsets."""

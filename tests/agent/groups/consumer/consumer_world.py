@@ -274,7 +274,7 @@ class ClassicClient:
         elif self.wants_to == "sync":
             self._wait_for_sync()
         else:
-            code = self.world.group.heartbeat(self.world.now, self._ref())
+            code = self.world.group.classic_protocol.heartbeat(self.world.now, self._ref())
             if code is not ErrorCode.none:
                 self._on_error(code)
 
@@ -308,11 +308,13 @@ class ClassicClient:
             (MemberProtocol("cooperative-sticky", metadata),),
         )
         self.waiting = self.world.token()
-        self.world.perform(self.world.group.join(self.world.now, request, self.waiting))
+        self.world.perform(self.world.group.classic_protocol.join(self.world.now, request, self.waiting))
 
     def _wait_for_sync(self) -> None:
         self.waiting = self.world.token()
-        self.world.perform(self.world.group.sync(self.world.now, SyncRequest(self._ref(), {}), self.waiting))
+        self.world.perform(
+            self.world.group.classic_protocol.sync(self.world.now, SyncRequest(self._ref(), {}), self.waiting)
+        )
 
     def _hear(self) -> None:
         answer = self.world.answers.get(self.waiting if self.waiting is not None else -1)

@@ -63,7 +63,7 @@ def join(
         tuple(MemberProtocol(name, given) for name in protocols),
     )
     token = world.token()
-    world.perform(world.group.join(world.now, request, token))
+    world.perform(world.group.classic_protocol.join(world.now, request, token))
     world.store_all()
     answer = world.answers[token]
     assert isinstance(answer, JoinAnswer)
@@ -73,7 +73,7 @@ def join(
 def sync(world: World, member_id: str, generation: int, *, protocol_name: str | None = None) -> SyncAnswer:
     token = world.token()
     request = SyncRequest(MemberRef(member_id, None, generation), {}, "consumer", protocol_name)
-    world.perform(world.group.sync(world.now, request, token))
+    world.perform(world.group.classic_protocol.sync(world.now, request, token))
     world.store_all()
     answer = world.answers[token]
     assert isinstance(answer, SyncAnswer)
@@ -81,7 +81,7 @@ def sync(world: World, member_id: str, generation: int, *, protocol_name: str | 
 
 
 def heartbeat(world: World, member_id: str, generation: int) -> ErrorCode:
-    return world.group.heartbeat(world.now, MemberRef(member_id, None, generation))
+    return world.group.classic_protocol.heartbeat(world.now, MemberRef(member_id, None, generation))
 
 
 def given_by(world: World, answer: SyncAnswer) -> list[int]:
@@ -255,7 +255,7 @@ def test_classic_members_leave(world: World) -> None:
     static = join(world, "", instance_id="i").member_id
     world.say("new", 0)
     refs = [MemberRef("k"), MemberRef("new"), MemberRef("", "i"), MemberRef(static, "i"), MemberRef("nobody")]
-    departures, effects = world.group.leave(world.now, refs)
+    departures, effects = world.group.classic_protocol.leave(world.now, refs)
     world.perform(effects)
     assert [departure.code for departure in departures] == [
         ErrorCode.none,
@@ -355,7 +355,7 @@ def test_a_replaced_instance_may_have_been_the_last_new_member(world: World) -> 
     token = world.token()
     metadata = (MemberProtocol("range", subscription_bytes(["t"])),)
     request = JoinRequest(MemberRef("", "i"), "client", "/host", SESSION, REBALANCE, "consumer", metadata)
-    world.perform(world.group.join(world.now, request, token))
+    world.perform(world.group.classic_protocol.join(world.now, request, token))
     assert world.became is not None
     world.perform(world.group.close(ErrorCode.rebalance_in_progress))
     answer = world.answers[token]

@@ -95,7 +95,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(self.clients), label="client")
         self.clients.remove(client)
         if isinstance(client, ClassicClient):
-            _, effects = self.world.group.leave(self.world.now, [MemberRef(client.member_id)])
+            _, effects = self.world.group.classic_protocol.leave(self.world.now, [MemberRef(client.member_id)])
             self.world.perform(effects)
             return
         away = comes_back and client.instance_id is not None

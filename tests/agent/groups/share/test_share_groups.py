@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.group_values import MemberRef, Reply, Save
+from headrace.agent.groups.group_values import MemberRef, Reply, Save, SyncRequest
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.in_flight import AcquireLimits
@@ -128,8 +128,7 @@ def test_other_protocols_are_refused() -> None:
     group = Machine().group
     ref = MemberRef("a", None, 1)
     assert group.check_commit(0.0, ref, 9) is group.check_fetch(ref) is ErrorCode.group_id_not_found
-    assert group.heartbeat(0.0, ref) is ErrorCode.unknown_member_id
-    assert group.leave(0.0, [ref])[0][0].code is ErrorCode.unknown_member_id
+    assert group.classic_protocol is None
 
 
 def test_what_is_kept_survives_its_encoding_and_ends_at_the_high_watermark() -> None:
@@ -173,6 +172,15 @@ async def _beat(agent: Coordinating, epoch: int, group: str = "g", names: tuple[
     return response.entity
 
 
+async def _classic_answers(agent: Coordinating, ref: MemberRef) -> list[ErrorCode]:
+    """The codes of the other requests of the classic protocol for group "g"."""
+    coordinator = agent.requests.coordinator
+    departures = await coordinator.leave("g", [ref], "/h")
+    assert not isinstance(departures, ErrorCode)
+    synced = await coordinator.sync("g", SyncRequest(ref, {}))
+    return [synced.code, await coordinator.heartbeat("g", ref), departures[0].code]
+
+
 def _offer(world: GroupsWorld, level: int = 1) -> None:
     for agent in world.agents:
         follower = agent.cluster.follower
@@ -186,6 +194,7 @@ async def test_a_share_group_and_groups_of_other_types_do_not_share_an_id(world:
     joined = await clock.run(_beat(world.home, 0))
     assert (joined.error_code, joined.member_epoch) == (0, 1)
     assert (await clock.run(world.home.join("g"))).error_code == ErrorCode.inconsistent_group_protocol
+    assert await clock.run(_classic_answers(world.home, MemberRef("m", None, 1))) == [ErrorCode.unknown_member_id] * 3
     codes = await clock.run(world.home.commit("g", {"t": {0: 1}}))
     assert set(codes["t"].values()) <= {int(ErrorCode.group_id_not_found), int(ErrorCode.unknown_topic_or_partition)}
     (listed,) = await clock.run(world.home.requests.administration.list(WorkSlices()))  # type: ignore[arg-type]
