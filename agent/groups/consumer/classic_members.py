@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.embedded import (
     PROTOCOL_TYPE,
@@ -28,7 +27,7 @@ from headrace.agent.groups.consumer.embedded import (
     write_assignment,
 )
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
-from headrace.agent.groups.consumer.membership import GroupMembership
+from headrace.agent.groups.consumer.membership import ConsumerGroupMembership
 from headrace.agent.groups.group_values import (
     Departure,
     GroupEffect,
@@ -39,12 +38,13 @@ from headrace.agent.groups.group_values import (
     SyncRequest,
     Token,
 )
+from headrace.agent.groups.members.partitions import Partitions
 
 
 class ClassicMembers:
     """Implements agent.groups.coordinated.ClassicProtocol in a consumer group."""
 
-    def __init__(self, membership: GroupMembership, rng: random.Random) -> None:
+    def __init__(self, membership: ConsumerGroupMembership, rng: random.Random) -> None:
         self._membership = membership
         self._outbox = membership.outbox
         self._roster = membership.roster
@@ -74,8 +74,8 @@ class ClassicMembers:
             known = self._membership.take_over(known, member_id)
         member = self._join_as(known or ConsumerMember(member_id), request, subscription)
         member = self._membership.advance(now, known, member, self._owned(subscription))
-        self._deadlines.heard_of(now, member)
-        self._deadlines.expect(now, member)  # to sync
+        self._membership.heard_of(now, member)
+        self._membership.expect(now, member)  # to sync
         if known is not None and known.classic is None:
             self._membership.may_downgrade()
         return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
@@ -95,10 +95,10 @@ class ClassicMembers:
         if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
             return SyncAnswer(ErrorCode.inconsistent_group_protocol)
         if member.epoch < self._target.group_epoch and member.state is not MemberState.UNREVOKED:
-            self._deadlines.expect_unless_expected(now, member)
+            self._membership.expect_unless_expected(now, member)
             return SyncAnswer(ErrorCode.rebalance_in_progress)
         self._deadlines.met(member.member_id)
-        self._deadlines.heard_of(now, member)
+        self._membership.heard_of(now, member)
         assignment = write_assignment(member.classic.protocols, member.assigned, self._membership.topics(()))
         return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
@@ -107,10 +107,10 @@ class ClassicMembers:
         member = self._classic_member(ref)
         if isinstance(member, ErrorCode):
             return member
-        self._deadlines.heard_of(now, member)
+        self._membership.heard_of(now, member)
         if not self._has_news(member):
             return ErrorCode.none
-        self._deadlines.expect_unless_expected(now, member)
+        self._membership.expect_unless_expected(now, member)
         return ErrorCode.rebalance_in_progress
 
     def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:

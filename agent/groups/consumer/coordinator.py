@@ -23,17 +23,18 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
-from headrace.agent.groups.consumer.consumer_values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.gates import Gate, children_to_begin
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.member import names_bytes
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.members.member import names_bytes
+from headrace.agent.groups.members.member_values import JOIN_EPOCH, MemberHeartbeatAnswer
+from headrace.agent.groups.members.partitions import Partitions
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.agent.listener.client_turns import ClientTurns
 from headrace.metastore.api.groups import CommittedOffset, GroupApi, GroupRecord, ParentPosition
@@ -53,7 +54,7 @@ def late_groups(groups: Iterable[Held], now: float, late_ms: int) -> dict[str, f
     return {group_id: seconds for group_id, seconds in waits.items() if seconds * 1000 >= late_ms}
 
 
-def _member_bytes(request: HeartbeatRequest) -> int:
+def _member_bytes(request: ConsumerHeartbeat) -> int:
     """Return the memory of a member with what its heartbeat says."""
     size = MEMBER_BYTES + names_bytes(request.topic_names or ())
     size += text_bytes(request.member_id, request.instance_id, request.rack_id, request.client_id, request.assignor)
@@ -94,22 +95,22 @@ class ConsumerGroups:
         return self.rules.times(self._cluster.image, group_id)
 
     async def heartbeat(
-        self, groups: HeldGroups, group_id: str, request: HeartbeatRequest, owned: OwnedTopics | None
-    ) -> ConsumerHeartbeatAnswer:
+        self, groups: HeldGroups, group_id: str, request: ConsumerHeartbeat, owned: OwnedTopics | None
+    ) -> MemberHeartbeatAnswer:
         """`owned` takes the place of `request.owned`. Answered once what it says is stored."""
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
-            return ConsumerHeartbeatAnswer(held, request.member_id)
+            return MemberHeartbeatAnswer(held, request.member_id)
         size = _member_bytes(request)
         before = held.group.member_bytes(request.member_id)
         code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:
-            return ConsumerHeartbeatAnswer(code, request.member_id)
+            return MemberHeartbeatAnswer(code, request.member_id)
         try:
             await self._catch_up_for(held, request, owned or ())
         except HeadraceError as error:
             logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
-            return ConsumerHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
+            return MemberHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
         await self.topics.prepare([*patterns, request.subscription_pattern])
         if request.member_epoch <= JOIN_EPOCH or request.topic_names is not None or request.topic_pattern is not None:
@@ -118,12 +119,12 @@ class ConsumerGroups:
         gates, positions = await self._positions(held, request)
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
-            return ConsumerHeartbeatAnswer(held, request.member_id)
+            return MemberHeartbeatAnswer(held, request.member_id)
         if owned is not None:
             request = replace(request, owned=self._keys(owned))
         return await self._ask(groups, held, request, gates, positions)
 
-    async def _catch_up_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> None:
+    async def _catch_up_for(self, held: Held, request: ConsumerHeartbeat, owned: OwnedTopics) -> None:
         topics = self.topics.topics()
         judged = isinstance(held.group, ConsumerGroup) and held.group.judges_by(topics.by_name)
         named = all(name in topics.by_name for name in request.topic_names or ())
@@ -137,7 +138,7 @@ class ConsumerGroups:
         return frozenset(key for key in each if key is not None)
 
     async def _positions(
-        self, held: Held, request: HeartbeatRequest
+        self, held: Held, request: ConsumerHeartbeat
     ) -> tuple[Sequence[Gate] | None, Sequence[ParentPosition]]:
         """Gates that may have to be opened, and where the group is in their parents; None if it was no time to look."""
         topics = self.topics.topics([request.subscription_pattern])
@@ -167,22 +168,22 @@ class ConsumerGroups:
         self,
         groups: HeldGroups,
         held: Held,
-        request: HeartbeatRequest,
+        request: ConsumerHeartbeat,
         gates: Sequence[Gate] | None,
         positions: Sequence[ParentPosition],
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> MemberHeartbeatAnswer:
         if isinstance(held.group, ClassicGroup):
             refusal = self._convert(groups, held, held.group, request)
             if refusal is not None:
                 return refusal
         if not isinstance(held.group, ConsumerGroup):
             message = f"Group {held.group.group_id} is not a consumer group."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         if gates is not None:
             held.group.judge_gates(self._clock.monotonic(), gates, positions)
-        answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[MemberHeartbeatAnswer] = asyncio.get_running_loop().create_future()
         try:
-            effects = held.group.consumer_heartbeat(self._clock.monotonic(), request, answer)
+            effects = held.group.member_heartbeat(self._clock.monotonic(), request, answer)
         except Exception:
             groups.drop(held)  # half changed: the next request finds it as it was stored
             raise
@@ -190,15 +191,15 @@ class ConsumerGroups:
         return await answer
 
     def _convert(
-        self, groups: HeldGroups, held: Held, classic: ClassicGroup, request: HeartbeatRequest
-    ) -> ConsumerHeartbeatAnswer | None:
+        self, groups: HeldGroups, held: Held, classic: ClassicGroup, request: ConsumerHeartbeat
+    ) -> MemberHeartbeatAnswer | None:
         """Make it a consumer group for a member that joins; the answer if it stays as it is."""
         group_id = classic.group_id
         if request.member_epoch < JOIN_EPOCH:
             message = f"Group {group_id} not found."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         if request.member_epoch > JOIN_EPOCH:
-            return ConsumerHeartbeatAnswer(
+            return MemberHeartbeatAnswer(
                 ErrorCode.unknown_member_id, request.member_id
             )  # it joins again, and converts it
         now = self._clock.monotonic()
@@ -209,7 +210,7 @@ class ConsumerGroups:
             members is None or not self.rules.migration.upgrades or len(members) > self.rules.size_max
         ):
             message = f"Cannot upgrade classic group {group_id} to consumer group."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         group.begin(now, state.generation, members or [])
         groups.replace(held, group, [])
         logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))

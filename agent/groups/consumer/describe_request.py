@@ -15,12 +15,11 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.operations import NOT_ASKED
 from headrace.agent.groups.admin_requests import GROUP_OPERATIONS, undescribed
 from headrace.agent.groups.administration import GroupAdministration
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import ConsumerMember
-from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.members.partitions import Partitions, by_topic
 from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Request, Response

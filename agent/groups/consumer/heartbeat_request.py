@@ -16,17 +16,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import (
-    JOIN_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
-    ConsumerHeartbeatAnswer,
-    HeartbeatRequest,
-)
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.rules import ASSIGNORS
-from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, MemberHeartbeatAnswer
+from headrace.agent.groups.members.partitions import by_topic
 from headrace.agent.groups.names import storable
 from headrace.protocol.request import ANONYMOUS, Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -65,7 +61,7 @@ class ConsumerGroupHeartbeat:
             )
         return reply(request, self._response(schema, entity, answer))
 
-    def _refusal(self, entity: Any, version: int) -> ConsumerHeartbeatAnswer | None:
+    def _refusal(self, entity: Any, version: int) -> MemberHeartbeatAnswer | None:
         code, message = ErrorCode.invalid_request, _fault(entity, version)
         if message is None and entity.server_assignor not in (None, *self._consumer_groups.rules.assignors):
             code = ErrorCode.unsupported_assignor
@@ -76,7 +72,7 @@ class ConsumerGroupHeartbeat:
         if message is None and pattern and not is_valid(pattern):
             code = ErrorCode.invalid_regular_expression
             message = f"SubscribedTopicRegex {pattern[:100]!r} is not a valid regular expression (RE2), or too large."
-        return None if message is None else ConsumerHeartbeatAnswer(code, entity.member_id, message=message)
+        return None if message is None else MemberHeartbeatAnswer(code, entity.member_id, message=message)
 
     def _principal(self, request: Request) -> str:
         return (request.connection.principal or ANONYMOUS) if self._keeps_principals else ""
@@ -84,7 +80,7 @@ class ConsumerGroupHeartbeat:
     def _new_member_id(self) -> str:
         return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
 
-    def _response(self, schema: Schema, entity: Any, answer: ConsumerHeartbeatAnswer) -> Any:
+    def _response(self, schema: Schema, entity: Any, answer: MemberHeartbeatAnswer) -> Any:
         failed = answer.code is not ErrorCode.none
         assignment = None
         if answer.assigned is not None:
@@ -129,20 +125,20 @@ def _fault(entity: Any, version: int) -> str | None:
     return next((message for message, is_so in faults.items() if is_so), None)
 
 
-def _heartbeat(request: Request, entity: Any, member_id: str, principal: str) -> HeartbeatRequest:
+def _heartbeat(request: Request, entity: Any, member_id: str, principal: str) -> ConsumerHeartbeat:
     timeout = entity.rebalance_timeout
     names = entity.subscribed_topic_names
-    return HeartbeatRequest(
+    return ConsumerHeartbeat(
         member_id,
         entity.member_epoch,
         entity.instance_id,
         entity.rack_id,
         request.client_id or "",
         "/" + request.connection.peer.rpartition(":")[0],
-        None if timeout < timedelta(0) else timeout.total_seconds(),
         None if names is None else frozenset(names),
-        getattr(entity, "subscribed_topic_regex", None),
-        entity.server_assignor,
+        rebalance_timeout=None if timeout < timedelta(0) else timeout.total_seconds(),
+        topic_pattern=getattr(entity, "subscribed_topic_regex", None),
+        assignor=entity.server_assignor,
         owned=None,
         principal=principal,
     )

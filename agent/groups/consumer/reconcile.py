@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.member import ConsumerMember
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 
 
 def reconcile(

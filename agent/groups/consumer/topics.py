@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.gates import Gate, GroupGates, gates_of
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.agent.limits.client_memory import ENTRY_BYTES, text_bytes
 from headrace.agent.limits.client_pattern import compile_pattern
 from headrace.config.memory_budget import REMEMBERED_BYTES

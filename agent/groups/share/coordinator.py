@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -18,15 +19,10 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.members.member_values import JOIN_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.rules import ShareGroupRules
-from headrace.agent.groups.share.share_values import (
-    JOIN_EPOCH,
-    ShareHeartbeatAnswer,
-    ShareHeartbeatRequest,
-    ShareMember,
-    ShareTopics,
-)
+from headrace.agent.groups.share.share_values import ShareMember, ShareTopics
 from headrace.agent.listener.client_turns import ClientTurns
 from headrace.metastore.api.groups import GroupApi, GroupRecord
 from headrace.protocol.errors import coordinator_error
@@ -54,8 +50,9 @@ class ShareGroups:
 
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ShareGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
-        group = ShareGroup(group_id, lambda: self.rules.size_max, lambda: self.rules.of(group_id), self.topics)
-        group.on_rebalance, group.followed = self._on_rebalance, self._cluster.image
+        size_max, configs = (lambda: self.rules.size_max), partial(self.rules.of, group_id)
+        group = ShareGroup(group_id, size_max, configs, self.topics, self._on_rebalance)
+        group.followed = self._cluster.image
         if record is not None:
             group.restore(now, record)
         return group, []
@@ -73,15 +70,14 @@ class ShareGroups:
             self._newest = ShareTopics(by_name, {name: topic.topic_number for name, topic in by_name.items()}, keys)
         return self._newest
 
-    async def heartbeat(
-        self, groups: HeldGroups, group_id: str, request: ShareHeartbeatRequest
-    ) -> ShareHeartbeatAnswer:
+    async def heartbeat(self, groups: HeldGroups, group_id: str, request: MemberHeartbeat) -> MemberHeartbeatAnswer:
         """Answered once what it says is stored."""
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
-            return ShareHeartbeatAnswer(held, request.member_id)
+            return MemberHeartbeatAnswer(held, request.member_id)
         member = ShareMember(
             request.member_id,
+            None,
             request.rack_id,
             request.client_id,
             request.client_host,
@@ -91,19 +87,19 @@ class ShareGroups:
         size = member.size_bytes() if request.topic_names is not None else before
         code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:
-            return ShareHeartbeatAnswer(code, request.member_id)
+            return MemberHeartbeatAnswer(code, request.member_id)
         try:
             if refusal := await self._prepare(held, request):
                 return refusal
         except HeadraceError as error:
             logger.warning("share heartbeat not judged: group=%s error=%s", group_id, error)
-            return ShareHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
+            return MemberHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         if request.member_epoch <= JOIN_EPOCH or request.topic_names is not None:
             async with self._turns.turn(request.client_host):  # a change costs time for every member of the group
                 await asyncio.sleep(0)
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
-            return ShareHeartbeatAnswer(held, request.member_id)
+            return MemberHeartbeatAnswer(held, request.member_id)
         return await self._ask(groups, held, request)
 
     async def create(self, groups: HeldGroups, group_id: str) -> Held | ErrorCode:
@@ -130,7 +126,7 @@ class ShareGroups:
         code = await stored
         return held if code is ErrorCode.none else code
 
-    async def _prepare(self, held: Held, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer | None:
+    async def _prepare(self, held: Held, request: MemberHeartbeat) -> MemberHeartbeatAnswer | None:
         """Bring the topics up to date; refuse a group that is of another kind."""
         group, topics = held.group, self.topics()
         if not isinstance(group, ShareGroup):
@@ -138,22 +134,22 @@ class ShareGroups:
                 return _not_found(group.group_id, request)
             if not _is_blank(held) or await self._api.list_groups([group.group_id]):
                 message = f"Group {group.group_id} is not a share group."
-                return ShareHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+                return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         named = all(name in topics.numbers for name in request.topic_names or ())
-        if not (isinstance(group, ShareGroup) and group.judges_by(topics) and named):
+        if not (isinstance(group, ShareGroup) and group.judges_by(topics.source) and named):
             await self._cluster.catch_up()
         return None
 
-    async def _ask(self, groups: HeldGroups, held: Held, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
+    async def _ask(self, groups: HeldGroups, held: Held, request: MemberHeartbeat) -> MemberHeartbeatAnswer:
         if not isinstance(held.group, ShareGroup):
             if not _is_blank(held) or request.member_epoch != JOIN_EPOCH:
                 return _not_found(held.group.group_id, request)
             group, _ = self.restore(held.group.group_id, self._clock.monotonic(), None)
             groups.replace(held, group, [])
         assert isinstance(held.group, ShareGroup)
-        answer: asyncio.Future[ShareHeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[MemberHeartbeatAnswer] = asyncio.get_running_loop().create_future()
         try:
-            effects = held.group.share_heartbeat(self._clock.monotonic(), request, answer)
+            effects = held.group.member_heartbeat(self._clock.monotonic(), request, answer)
         except Exception:
             groups.drop(held)  # half changed: the next request finds it as it was stored
             raise
@@ -166,11 +162,11 @@ def _is_blank(held: Held) -> bool:
     return isinstance(held.group, ClassicGroup) and held.group.is_idle() and held.group.protocol_type is None
 
 
-def _not_found(group_id: str, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
+def _not_found(group_id: str, request: MemberHeartbeat) -> MemberHeartbeatAnswer:
     """Return what a member of a group gets that does not exist, or not any more: Java's consumer stops at
     GROUP_ID_NOT_FOUND, and joins again after UNKNOWN_MEMBER_ID. A member that leaves need not.
     """
     if request.member_epoch > JOIN_EPOCH:
-        return ShareHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
+        return MemberHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
     message = f"Group {group_id} not found."
-    return ShareHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+    return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)

@@ -71,10 +71,10 @@ class ShareGroupDescribe:
             error_message=None,
             group_id=group_id,
             group_state=group.state_name,
-            group_epoch=group.group_epoch,
-            assignment_epoch=group.target_epoch,
+            group_epoch=group.target.group_epoch,
+            assignment_epoch=group.target.epoch,
             assignor_name=NAME,
-            members=tuple(self._member(schema, member) for member in group.members.values()),
+            members=tuple(self._member(schema, member) for member in group.roster),
             authorized_operations=operations,
         )
 

@@ -15,14 +15,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.share.coordinator import ShareGroups
-from headrace.agent.groups.share.share_values import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    ShareHeartbeatAnswer,
-    ShareHeartbeatRequest,
-)
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
@@ -40,15 +35,16 @@ class ShareGroupHeartbeat:
         schema, entity = decode(request)
         return reply(request, self._response(schema, entity, await self._answer(request, entity)))
 
-    async def _answer(self, request: Request, entity: Any) -> ShareHeartbeatAnswer:
+    async def _answer(self, request: Request, entity: Any) -> MemberHeartbeatAnswer:
         if not self._share_groups.rules.is_offered:
-            return ShareHeartbeatAnswer(ErrorCode.unsupported_version, entity.member_id)
+            return MemberHeartbeatAnswer(ErrorCode.unsupported_version, entity.member_id)
         if message := _fault(entity):
-            return ShareHeartbeatAnswer(ErrorCode.invalid_request, entity.member_id, message=message)
+            return MemberHeartbeatAnswer(ErrorCode.invalid_request, entity.member_id, message=message)
         names = entity.subscribed_topic_names
-        heartbeat = ShareHeartbeatRequest(
+        heartbeat = MemberHeartbeat(
             entity.member_id,
             entity.member_epoch,
+            None,
             entity.rack_id,
             request.client_id or "",
             "/" + request.connection.peer.rpartition(":")[0],
@@ -56,7 +52,7 @@ class ShareGroupHeartbeat:
         )
         return await self._share_groups.heartbeat(self._groups, entity.group_id, heartbeat)
 
-    def _response(self, schema: Schema, entity: Any, answer: ShareHeartbeatAnswer) -> Any:
+    def _response(self, schema: Schema, entity: Any, answer: MemberHeartbeatAnswer) -> Any:
         failed = answer.code is not ErrorCode.none
         assignment = None
         if answer.assigned is not None:

@@ -9,12 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup, decode
-from headrace.agent.groups.consumer.consumer_values import (
-    LEAVE_EPOCH,
-    ConsumerHeartbeatAnswer,
-    HeartbeatRequest,
-    MemberState,
-)
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, MemberState
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
@@ -28,6 +23,7 @@ from headrace.agent.groups.group_values import (
     SyncAnswer,
     SyncRequest,
 )
+from headrace.agent.groups.members.member_values import LEAVE_EPOCH, MemberHeartbeatAnswer
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
@@ -323,7 +319,7 @@ def test_the_last_new_member_goes_and_a_classic_group_is_left(world: World, sile
             heartbeat(world, member_id, 7)
         world.pass_time(1)
     else:
-        world.perform(world.group.consumer_heartbeat(world.now, HeartbeatRequest("new", LEAVE_EPOCH), world.token()))
+        world.perform(world.group.member_heartbeat(world.now, ConsumerHeartbeat("new", LEAVE_EPOCH), world.token()))
     assert world.became is not None
     assert world.became.kind is GroupKind.CLASSIC
     state = decode(world.became.data)
@@ -369,12 +365,12 @@ def test_a_join_during_the_conversion_must_join_again(world: World) -> None:
     sync(world, "k", generation)
     wishes = {"rebalance_timeout": 100.0, "topic_names": frozenset({"t"}), "owned": frozenset()}
     token = world.token()
-    world.perform(world.group.consumer_heartbeat(world.now, HeartbeatRequest("new", 0, **wishes), token))  # type: ignore[arg-type]
+    world.perform(world.group.member_heartbeat(world.now, ConsumerHeartbeat("new", 0, **wishes), token))  # type: ignore[arg-type]
     world.now += SESSION - 1
     heartbeat(world, "k", generation)
     world.pass_time(1)
     assert world.became is not None
     world.perform(world.group.close(ErrorCode.rebalance_in_progress))
     answer = world.answers[token]
-    assert isinstance(answer, ConsumerHeartbeatAnswer)
+    assert isinstance(answer, MemberHeartbeatAnswer)
     assert (answer.code, answer.assigned) == (ErrorCode.unknown_member_id, None)

@@ -10,12 +10,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_values import MemberRef, Reply, Save, SyncRequest
+from headrace.agent.groups.members.member_values import MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.in_flight import AcquireLimits
 from headrace.agent.groups.share.rules import ShareGroupConfigs
 from headrace.agent.groups.share.share_partition import SharePartition
-from headrace.agent.groups.share.share_values import ShareHeartbeatAnswer, ShareHeartbeatRequest, ShareTopics
+from headrace.agent.groups.share.share_values import ShareTopics
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.config.group_configs import duration_ms
 from headrace.config.settings import Settings
@@ -40,10 +41,10 @@ class Machine:
         self.group = ShareGroup("g", lambda: self.size_max, lambda: CONFIGS, lambda: self.topics)
         self.saved: Any = None
 
-    def beat(self, member: str, epoch: int, *names: str, now: float = 0.0) -> ShareHeartbeatAnswer:
+    def beat(self, member: str, epoch: int, *names: str, now: float = 0.0) -> MemberHeartbeatAnswer:
         """A heartbeat of a member that joins with these topics, or continues without naming any."""
-        request = ShareHeartbeatRequest(member, epoch, topic_names=frozenset(names) if names else None)
-        effects = self.group.share_heartbeat(now, request, "token")
+        request = MemberHeartbeat(member, epoch, topic_names=frozenset(names) if names else None)
+        effects = self.group.member_heartbeat(now, request, "token")
         answers = []
         while effects:
             effect = effects.pop(0)
@@ -53,7 +54,7 @@ class Machine:
             elif isinstance(effect, Reply):
                 answers.append(effect.answer)
         (answer,) = answers
-        assert isinstance(answer, ShareHeartbeatAnswer)
+        assert isinstance(answer, MemberHeartbeatAnswer)
         return answer
 
 
@@ -118,7 +119,7 @@ def test_the_next_coordinator_continues_where_the_last_one_was() -> None:
     heir = Machine()
     heir.group.restore(100.0, machine.saved.record())
     heir.group.epochs_from(1 << 20)
-    assert heir.group.members == machine.group.members
+    assert list(heir.group.members) == list(machine.group.members)
     assert heir.beat("b", 2, now=101.0).code is ErrorCode.none
     assert heir.beat("c", 0, "t", now=101.0).member_epoch == 1 << 20
     assert machine.saved.record().kind is GroupKind.SHARE
