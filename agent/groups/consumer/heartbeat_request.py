@@ -52,13 +52,8 @@ class ConsumerGroupHeartbeat:
         answer = self._refusal(entity, request.api_version)
         if answer is None:
             member_id = entity.member_id or self._new_member_id()
-            owned = entity.topic_partitions
-            answer = await self._consumer_groups.heartbeat(
-                self._groups,
-                entity.group_id,
-                _heartbeat(request, entity, member_id, self._principal(request)),
-                None if owned is None else [(each.topic_id or uuid.UUID(int=0), each.partitions) for each in owned],
-            )
+            heartbeat = _heartbeat(request, entity, member_id, self._principal(request))
+            answer = await self._consumer_groups.heartbeat(self._groups, entity.group_id, heartbeat)
         return reply(request, self._response(schema, entity, answer))
 
     def _refusal(self, entity: Any, version: int) -> MemberHeartbeatAnswer | None:
@@ -127,7 +122,7 @@ def _fault(entity: Any, version: int) -> str | None:
 
 def _heartbeat(request: Request, entity: Any, member_id: str, principal: str) -> ConsumerHeartbeat:
     timeout = entity.rebalance_timeout
-    names = entity.subscribed_topic_names
+    names, owned = entity.subscribed_topic_names, entity.topic_partitions
     return ConsumerHeartbeat(
         member_id,
         entity.member_epoch,
@@ -139,6 +134,8 @@ def _heartbeat(request: Request, entity: Any, member_id: str, principal: str) ->
         rebalance_timeout=None if timeout < timedelta(0) else timeout.total_seconds(),
         topic_pattern=getattr(entity, "subscribed_topic_regex", None),
         assignor=entity.server_assignor,
-        owned=None,
+        owned_topics=None
+        if owned is None
+        else [(each.topic_id or uuid.UUID(int=0), each.partitions) for each in owned],
         principal=principal,
     )

@@ -12,7 +12,7 @@ Source: KIP-848, Kafka's GroupMetadataManager.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -25,6 +25,7 @@ from headrace.agent.groups.members.member_values import LEAVE_EPOCH, MemberHeart
 from headrace.agent.groups.members.membership import GroupMembership
 from headrace.agent.groups.members.roster import MemberRoster
 from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.log.image import MetadataImage
 
 M = TypeVar("M", bound=GroupMember[Any])
 H = TypeVar("H", bound=MemberHeartbeat)
@@ -62,6 +63,18 @@ class MemberGroup(ABC, Generic[M, H]):
     @abstractmethod
     def _has_news(self, known: M | None, member: M, request: H) -> bool:
         """Return whether the member is to be answered its assignment, although it did not ask for it."""
+
+    @abstractmethod
+    def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
+        """See CoordinatedGroup."""
+
+    @abstractmethod
+    def check_fetch(self, ref: MemberRef) -> ErrorCode:
+        """See CoordinatedGroup."""
+
+    @abstractmethod
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
+        """See CoordinatedGroup. The next heartbeat is judged by the new topics anyway."""
 
     def _refused(self, request: H, answer: MemberHeartbeatAnswer, code: ErrorCode) -> MemberHeartbeatAnswer:
         """Return what the member gets if `answer` cannot be given."""

@@ -26,7 +26,7 @@ class ShareMember(GroupMember[MemberHeartbeat]):
 class ShareTopics(NamedTuple):
     """The cluster's topics as of one image: `numbers` by name, and the keys of all partitions of each number."""
 
-    source: object
+    source: Mapping[str, object]
     """The same object as long as no topic came, went or changed its partitions."""
     numbers: Mapping[str, int]
     partitions: Mapping[int, Sequence[int]]

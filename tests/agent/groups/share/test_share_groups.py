@@ -30,7 +30,7 @@ from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 
 LIMITS = AcquireLimits(30.0, 5, 2000)
 CONFIGS = ShareGroupConfigs(10.0, 1.0, LIMITS, "latest", False)
-TOPICS = ShareTopics(object(), {"t": 1, "u": 2}, {1: [10, 11, 12], 2: [20]})
+TOPICS = ShareTopics({}, {"t": 1, "u": 2}, {1: [10, 11, 12], 2: [20]})
 
 
 class Machine:
@@ -94,7 +94,7 @@ def test_members_join_continue_are_fenced_and_leave() -> None:
 def test_a_change_of_topics_gives_a_new_assignment_with_the_next_heartbeat() -> None:
     machine = Machine()
     machine.beat("a", 0, "t", "new")
-    machine.topics = ShareTopics(object(), {"t": 1, "new": 3}, {1: [10], 3: [30]})
+    machine.topics = ShareTopics({}, {"t": 1, "new": 3}, {1: [10], 3: [30]})
     answer = machine.beat("a", 1)
     assert (answer.member_epoch, answer.assigned) == (2, {10, 30})
 
