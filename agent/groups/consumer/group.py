@@ -29,7 +29,7 @@ from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
 from headrace.agent.groups.group_values import GroupEffect, MemberRef
 from headrace.agent.groups.members.member_group import MemberGroup
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, MemberHeartbeatAnswer
-from headrace.metastore.api.groups import GroupKind, GroupRecord, ParentPosition
+from headrace.metastore.api.groups import GroupKind, ParentPosition
 from headrace.metastore.log.image import MetadataImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
@@ -144,10 +144,6 @@ class ConsumerGroup(MemberGroup[ConsumerMember, ConsumerHeartbeat]):
     def snapshot(self) -> SavedConsumerGroup:
         """The group as it is to be stored now."""
         return self._membership.snapshot()
-
-    def restore(self, now: float, record: GroupRecord) -> None:
-        """Continue where the last coordinator was: the same epochs and assignments, fresh sessions."""
-        self._membership.restore(now, record)
 
     def begin(self, now: float, generation: int, members: Iterable[ConsumerMember]) -> None:
         """Take the place of a classic group: what its members were assigned is the first target."""

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.coordinated import ClassicProtocol
 from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
 from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Token
+from headrace.agent.groups.members.epochs import GroupEpochs
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.member_values import LEAVE_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.members.membership import GroupMembership
@@ -43,10 +44,6 @@ class MemberGroup(ABC, Generic[M, H]):
         self._outbox = membership.outbox
 
     # -- what differs
-
-    @abstractmethod
-    def restore(self, now: float, record: GroupRecord) -> None:
-        """Continue where the last coordinator was: the same epochs and assignments, new sessions."""
 
     @abstractmethod
     def _new_member(self, member_id: str) -> M:
@@ -92,6 +89,10 @@ class MemberGroup(ABC, Generic[M, H]):
         return self._membership.roster
 
     @property
+    def target(self) -> GroupEpochs:
+        return self._membership.target
+
+    @property
     def state_name(self) -> str:
         return self._membership.state_name
 
@@ -102,7 +103,7 @@ class MemberGroup(ABC, Generic[M, H]):
 
     def epochs_from(self, lowest: int) -> None:
         """The next group epoch is at least this."""
-        self._membership.target.lowest = lowest
+        self.target.lowest = lowest
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
@@ -125,7 +126,7 @@ class MemberGroup(ABC, Generic[M, H]):
         """Return whether the next heartbeat is judged by the same topics as the last: nothing has to be caught up
         with.
         """
-        return self._membership.target.is_judged_by(topics)
+        return self.target.is_judged_by(topics)
 
     def tick(self, now: float) -> list[GroupEffect]:
         """Late members are given up; the others learn of it as they heartbeat."""
@@ -154,6 +155,10 @@ class MemberGroup(ABC, Generic[M, H]):
     def close(self, code: ErrorCode) -> list[GroupEffect]:
         """Requests that wait are refused with `code`; nothing is stored any more."""
         return self._membership.close(code)
+
+    def restore(self, now: float, record: GroupRecord) -> None:
+        """Continue where the last coordinator was: the same epochs and assignments, new sessions."""
+        self._membership.restore(now, record)
 
     # -- heartbeats
 

@@ -20,6 +20,7 @@ from headrace.agent.groups.members.epochs import GroupEpochs
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.roster import MemberRoster
 from headrace.agent.groups.outbox import Outbox
+from headrace.metastore.api.groups import GroupRecord
 
 M = TypeVar("M", bound=GroupMember[Any])
 
@@ -44,6 +45,10 @@ class GroupMembership(ABC, Generic[M]):
     @abstractmethod
     def snapshot(self) -> SavedState:
         """The group as it is to be stored now."""
+
+    @abstractmethod
+    def restore(self, now: float, record: GroupRecord) -> None:
+        """Continue where the last coordinator was: the same epochs and assignments, new sessions."""
 
     @abstractmethod
     def _session_timeout(self, member: M) -> float:

@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.group_values import GroupEffect, MemberRef, Token
-from headrace.agent.groups.members.epochs import GroupEpochs
 from headrace.agent.groups.members.member_group import MemberGroup
 from headrace.agent.groups.members.member_values import MemberHeartbeat
 from headrace.agent.groups.members.roster import MemberRoster
@@ -26,7 +25,7 @@ from headrace.agent.groups.share.rules import ShareGroupConfigs
 from headrace.agent.groups.share.saved import PROTOCOL_TYPE
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.groups.share.share_values import ShareMember, ShareTopics
-from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
 
@@ -70,10 +69,6 @@ class ShareGroup(MemberGroup[ShareMember, MemberHeartbeat]):
     @property
     def members(self) -> MemberRoster[ShareMember]:
         return self.roster
-
-    @property
-    def target(self) -> GroupEpochs:
-        return self._membership.target
 
     @property
     def address(self) -> str:
@@ -141,10 +136,6 @@ class ShareGroup(MemberGroup[ShareMember, MemberHeartbeat]):
         self.begin()
         self._outbox.answer(token, ErrorCode.none, lambda code: code)
         return self._membership.drain()
-
-    def restore(self, now: float, record: GroupRecord) -> None:
-        """Continue where the last coordinator was: the same epochs and assignments, new sessions."""
-        self._membership.restore(now, record)
 
     def _new_member(self, member_id: str) -> ShareMember:
         return ShareMember(member_id)
