@@ -1,6 +1,7 @@
 """What goes into a consumer group's state machine and what comes out: plain values, no clock, no sockets.
 
 Place: between heartbeat_request.py, which knows fields and topic names, and group.py, which knows the rules.
+../members/member_values.py has what all kinds say.
 Partitions are sets of partition keys; times are seconds of the clock's monotonic().
 """
 

@@ -1,6 +1,6 @@
 """A consumer group as it is stored: everything that its next coordinator needs to carry on.
 
-Place: written by each change of group.py, read when an agent becomes the group's coordinator.
+Place: written by each change of membership.py, read when an agent becomes the group's coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused. Partitions are
 kept per topic number, so a group of 10,000 partitions takes some 60 KB.
 No member learns of a change before it is written.

@@ -1,6 +1,6 @@
 """A share group's members as they are stored.
 
-Place: written by each change of group.py, read when an agent becomes the coordinator.
+Place: written by each change of membership.py, read when an agent becomes the coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused.
 """
 
