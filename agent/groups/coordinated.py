@@ -1,7 +1,7 @@
-"""The interface of a group of either kind: a pure state machine.
+"""The interface of a group of any kind: a pure state machine.
 
-Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers;
-group.py is the classic kind, consumer/ the kind of KIP-848.
+Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers. classic/group.py is
+the classic kind; members/member_group.py is what the kinds have in common of which members heartbeat with an epoch.
 Invariant: every method takes the time (seconds of the clock's monotonic()) and returns what is to be
 done now (values.GroupEffect), in order; none waits. The next coordinator restores the group from its
 last Save.
@@ -19,8 +19,24 @@ from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
 
+class ClassicProtocol(Protocol):
+    """Requests of members that join and sync: of a classic group, or in a consumer group, which may refuse them."""
+
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
+        """JoinGroup. The answer to `token` may come much later."""
+
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
+        """SyncGroup."""
+
+    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
+        """Heartbeat of the classic protocol."""
+
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
+        """LeaveGroup: members leave, or an admin removes them."""
+
+
 class CoordinatedGroup(Protocol):
-    """One group. Both kinds answer the classic protocol; a consumer group serves classic members, or refuses them."""
+    """One group."""
 
     group_id: str
 
@@ -38,17 +54,9 @@ class CoordinatedGroup(Protocol):
     def epochs_from(self, lowest: int) -> None:
         """Generations and group epochs that begin from now on are at least this."""
 
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
-        """JoinGroup. The answer to `token` may come much later."""
-
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
-        """SyncGroup."""
-
-    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
-        """Heartbeat of the classic protocol."""
-
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
-        """LeaveGroup: members leave, or an admin removes them."""
+    @property
+    def classic_protocol(self) -> ClassicProtocol | None:
+        """What serves members of the classic protocol; None if none can be in a group of this kind."""
 
     def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """Return whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be

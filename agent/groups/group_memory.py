@@ -1,6 +1,6 @@
 """Limits the memory that the groups of an agent use: members' subscriptions, assignments, and the groups themselves.
 
-Place: asked by both coordinators before a member joins or changes; held_groups.py reports what groups really use.
+Place: asked by the coordinators before a member joins or changes; held_groups.py reports what groups really use.
 Invariant: what members use stays below the total. One address uses at most half of it, so that no client keeps
 another's members out. Groups without members are bounded by their number and their bytes (held_groups.py).
 Source: Kafka's GROUP_MAX_SIZE_REACHED, for a group that takes no more members.

@@ -112,11 +112,11 @@ class Reply(NamedTuple):
 
     token: Token
     answer: object
-    """A JoinAnswer, a SyncAnswer, or what consumer/ answers a heartbeat with."""
+    """A JoinAnswer, a SyncAnswer, or what members/ answers a heartbeat with."""
 
 
 class SavedState(Protocol):
-    """What a Save carries: a group of either kind, as its kind encodes it."""
+    """What a Save carries: a group of any kind, as its kind encodes it."""
 
     def record(self) -> GroupRecord: ...
 

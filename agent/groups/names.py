@@ -8,6 +8,8 @@ bytes: a broker answers UNKNOWN_SERVER_ERROR to an OffsetCommit of a longer one.
 
 from __future__ import annotations
 
+from headrace.protocol.request import ClientConnection
+
 GROUP_ID_BYTES_MAX = 2_000
 """UTF-8, as of a transactional id: a key of an index in Postgres has no place for more than 2,704 bytes."""
 _STORED_CHARACTERS_MAX = 1_000_000
@@ -32,3 +34,8 @@ def may_be_stored(group_id: str) -> bool:
 def is_legal_group_id(group_id: str) -> bool:
     """Members' groups have a name; a consumer that assigns itself may commit without one."""
     return bool(group_id) and storable(group_id)
+
+
+def client_host(client: ClientConnection) -> str:
+    """The address of a client, as Kafka writes it in the description of a group."""
+    return "/" + client.peer.rpartition(":")[0]

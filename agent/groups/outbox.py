@@ -1,10 +1,10 @@
 """What a group asks for: answers, and the saves that answers wait for.
 
-Place: the one part that groups of both kinds share; held_groups.py performs its effects.
+Place: the one part that groups of all kinds share; held_groups.py performs its effects.
     save      the group as it is to be stored, under a revision that rises
     answer    what a request gets, now or once a revision is stored
 Invariant: an answer leaves only once the state that it was made from is stored. A token is answered once.
-A classic group names each save and what waits for it (`save`, `answer_after`). A consumer group only says that it
+A classic group names each save and what waits for it (`save`, `answer_after`). Groups of members/ only say that they
 changed (`changed`, `answer`): one save is in progress at a time and holds all changes made before it began, so a
 thousand members that join at once cost a few saves, not a thousand.
 """

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import HeartbeatRequest
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.consumer.topics import KnownTopics
@@ -65,8 +65,8 @@ class _Bench:
         times = rules.times(MetadataImage(), "g")
         return ConsumerGroup("g", rules, lambda _: self._topics, lambda: times, random.Random(1))
 
-    def say(self, request: HeartbeatRequest) -> None:
-        self._perform(self.group.consumer_heartbeat(0.0, request, next(self._tokens)))
+    def say(self, request: ConsumerHeartbeat) -> None:
+        self._perform(self.group.member_heartbeat(0.0, request, next(self._tokens)))
 
     def store(self) -> None:
         while self._save is not None:
@@ -87,7 +87,7 @@ def _measure(members: int, partitions: int, mixed: bool) -> dict[str, float | st
     began = time.process_time()
     for number in range(members):
         names = frozenset({"t", "u"} if mixed and number % 2 else {"t"})
-        bench.say(HeartbeatRequest(f"m{number}", 0, rebalance_timeout=60.0, topic_names=names, owned=frozenset()))
+        bench.say(ConsumerHeartbeat(f"m{number}", 0, rebalance_timeout=60.0, topic_names=names, owned=frozenset()))
         if number % JOINS_PER_SAVE == 0:
             bench.store()
     bench.store()
@@ -96,11 +96,11 @@ def _measure(members: int, partitions: int, mixed: bool) -> dict[str, float | st
     while bench.group.state_name != "Stable":
         rounds += 1
         for member in list(bench.group.roster):
-            bench.say(HeartbeatRequest(member.member_id, member.epoch, owned=member.assigned))
+            bench.say(ConsumerHeartbeat(member.member_id, member.epoch, owned=member.assigned))
         bench.store()
     arrived = time.process_time()
     for member in list(bench.group.roster):
-        bench.say(HeartbeatRequest(member.member_id, member.epoch))
+        bench.say(ConsumerHeartbeat(member.member_id, member.epoch))
     idle = time.process_time()
     bench.group.snapshot().record()
     saved = time.process_time()

@@ -16,7 +16,7 @@ from headrace.agent.fetch import sessions
 from headrace.agent.groups import names, new_groups
 from headrace.agent.groups.classic import group
 from headrace.agent.groups.consumer import coordinator
-from headrace.agent.groups.consumer.consumer_values import HeartbeatRequest
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.groups.offsets import group_offsets
 from headrace.agent.limits.client_memory import ClientMemory
@@ -73,7 +73,7 @@ def _ids_of_any_length(patch: Patch) -> None:
 def _racks_count_nothing(patch: Patch) -> None:
     right = coordinator._member_bytes
 
-    def without_rack(request: HeartbeatRequest) -> int:
+    def without_rack(request: ConsumerHeartbeat) -> int:
         return right(replace(request, rack_id=None))
 
     patch.replace(coordinator, "_member_bytes", without_rack)

@@ -17,7 +17,10 @@ PATHS = (
     *(f"agent/cluster/controller/{name}.py" for name in ("controller", "controller_step", "metadata_snapshots")),
     *(
         f"agent/groups/{name}.py"
-        for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
+        for name in (
+            *("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator"),
+            "members/heartbeat_coordinator",
+        )
     ),
     *(f"agent/fetch/{name}.py" for name in ("handler", "service", "index/feed", "locate")),
     *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "serving", "shared", "service")),

@@ -2,7 +2,9 @@
 
 Place: between the handlers of membership_requests.py and the groups of held_groups.py.
 Invariant: a request is answered by the group's state machine, or with the code that sends its client to
-the group's coordinator. An empty consumer group becomes a classic one when a classic member joins it.
+the group's coordinator. An empty consumer group becomes a classic one when a classic member joins it. A group of a
+kind without the classic protocol has no such members: joins are INCONSISTENT_GROUP_PROTOCOL, all else
+UNKNOWN_MEMBER_ID, as in Kafka.
 """
 
 from __future__ import annotations
@@ -54,8 +56,11 @@ class ClassicCoordinator:
         now = self._clock.monotonic()
         if held.group.kind is GroupKind.CONSUMER and held.group.is_idle():
             self._groups.replace(held, *self._new_classic_group(group_id, now, None))
+        if (protocol := held.group.classic_protocol) is None:
+            self._groups.perform(held, [])  # it is measured without the member
+            return JoinAnswer(ErrorCode.inconsistent_group_protocol, member_id)
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        self._groups.perform(held, held.group.join(now, request, answer))
+        self._groups.perform(held, protocol.join(now, request, answer))
         return await answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
@@ -66,14 +71,20 @@ class ClassicCoordinator:
         code = self._groups.memory.add(group_id, request.client_host, sum(map(len, request.assignments.values())))
         if code is not ErrorCode.none:
             return SyncAnswer(code)
+        if (protocol := held.group.classic_protocol) is None:
+            self._groups.perform(held, [])  # it is measured without the assignments
+            return SyncAnswer(ErrorCode.unknown_member_id)
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        self._groups.perform(held, held.group.sync(self._clock.monotonic(), request, answer))
+        self._groups.perform(held, protocol.sync(self._clock.monotonic(), request, answer))
         return await answer
 
     async def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
         """Return NONE while the member may continue."""
         held = await self._groups.find(group_id)
-        return held if isinstance(held, ErrorCode) else held.group.heartbeat(self._clock.monotonic(), member)
+        if isinstance(held, ErrorCode):
+            return held
+        protocol = held.group.classic_protocol
+        return ErrorCode.unknown_member_id if protocol is None else protocol.heartbeat(self._clock.monotonic(), member)
 
     async def leave(self, group_id: str, members: Iterable[MemberRef], client_host: str) -> list[Departure] | ErrorCode:
         """One departure per member, in order; a code when the group is not here."""
@@ -82,6 +93,8 @@ class ClassicCoordinator:
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return held
-        departures, effects = held.group.leave(self._clock.monotonic(), members)
+        if (protocol := held.group.classic_protocol) is None:
+            return [Departure(each, ErrorCode.unknown_member_id) for each in members]
+        departures, effects = protocol.leave(self._clock.monotonic(), members)
         self._groups.perform(held, effects)
         return departures

@@ -93,6 +93,10 @@ class ClassicGroup:
         return GroupKind.CLASSIC
 
     @property
+    def classic_protocol(self) -> ClassicGroup:
+        return self
+
+    @property
     def state(self) -> GroupState:
         return self._rebalance.state
 

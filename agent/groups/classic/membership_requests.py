@@ -25,7 +25,7 @@ from headrace.agent.groups.group_values import (
     MemberRef,
     SyncRequest,
 )
-from headrace.agent.groups.names import is_legal_group_id, storable
+from headrace.agent.groups.names import client_host, is_legal_group_id, storable
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -85,17 +85,13 @@ class JoinGroup:
         return shortest <= session_timeout <= timedelta(milliseconds=settings.group_max_session_timeout_ms)
 
 
-def _client_host(request: Request) -> str:
-    return "/" + request.connection.peer.rpartition(":")[0]
-
-
 def _join_request(request: Request, entity: Any) -> JoinRequest:
     session_timeout = entity.session_timeout.total_seconds()
     rebalance_timeout = getattr(entity, "rebalance_timeout", entity.session_timeout).total_seconds()
     return JoinRequest(
         MemberRef(entity.member_id, getattr(entity, "group_instance_id", None)),
         request.client_id or "",
-        _client_host(request),
+        client_host(request.connection),
         session_timeout,
         max(rebalance_timeout, 0.0),
         entity.protocol_type,
@@ -135,7 +131,7 @@ class SyncGroup:
             {each.member_id: each.assignment for each in entity.assignments},
             getattr(entity, "protocol_type", None),
             getattr(entity, "protocol_name", None),
-            _client_host(request),
+            client_host(request.connection),
         )
         answer = await self._coordinator.sync(entity.group_id, sync)
         response = schema.response(
@@ -177,7 +173,7 @@ class LeaveGroup:
         )
         if not is_legal_group_id(entity.group_id):
             return reply(request, _left(schema, ErrorCode.invalid_group_id))
-        departures = await self._coordinator.leave(entity.group_id, leaving, _client_host(request))
+        departures = await self._coordinator.leave(entity.group_id, leaving, client_host(request.connection))
         if isinstance(departures, ErrorCode):
             return reply(request, _left(schema, departures))
         _log_reasons(entity, departures)

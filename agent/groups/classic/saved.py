@@ -11,8 +11,8 @@ from __future__ import annotations
 import msgspec
 
 from headrace.agent.groups.classic.subscriptions import subscribed_topics
+from headrace.agent.groups.saved_format import decode_saved
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 
@@ -68,10 +68,4 @@ def encode(state: SavedGroup) -> bytes:
 
 def decode(data: bytes) -> SavedGroup:
     """CorruptError, or InvalidError for a newer format."""
-    try:
-        state = msgspec.msgpack.decode(data, type=SavedGroup)
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"saved group state is damaged: {error}") from error
-    if state.format != FORMAT:
-        raise InvalidError(f"unknown format of a saved group: format={state.format}")
-    return state
+    return decode_saved(data, SavedGroup, "group", FORMAT)

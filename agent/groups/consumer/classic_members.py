@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.embedded import (
     PROTOCOL_TYPE,
@@ -27,28 +27,38 @@ from headrace.agent.groups.consumer.embedded import (
     write_assignment,
 )
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
-from headrace.agent.groups.consumer.membership import GroupMembership
+from headrace.agent.groups.consumer.membership import ConsumerGroupMembership
 from headrace.agent.groups.group_values import (
+    Departure,
+    GroupEffect,
     JoinAnswer,
     JoinRequest,
     MemberRef,
     SyncAnswer,
     SyncRequest,
+    Token,
 )
+from headrace.agent.groups.members.partitions import Partitions
 
 
 class ClassicMembers:
-    """The classic protocol's requests, served in a consumer group."""
+    """Implements agent.groups.coordinated.ClassicProtocol in a consumer group."""
 
-    def __init__(self, membership: GroupMembership, rng: random.Random) -> None:
+    def __init__(self, membership: ConsumerGroupMembership, rng: random.Random) -> None:
         self._membership = membership
+        self._outbox = membership.outbox
         self._roster = membership.roster
         self._target = membership.target
         self._deadlines = membership.deadlines
         self._rng = rng
 
-    def join(self, now: float, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup. The answer is given once what it says is stored."""
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
+        """JoinGroup: answered once what it says is stored."""
+        answer = self._join(now, request)
+        self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
+        return self._membership.drain()
+
+    def _join(self, now: float, request: JoinRequest) -> JoinAnswer:
         asked = request.member
         subscription = read_subscription(request.protocols)
         code = self._refusal(request)
@@ -64,14 +74,19 @@ class ClassicMembers:
             known = self._membership.take_over(known, member_id)
         member = self._join_as(known or ConsumerMember(member_id), request, subscription)
         member = self._membership.advance(now, known, member, self._owned(subscription))
-        self._deadlines.heard_of(now, member)
-        self._deadlines.expect(now, member)  # to sync
+        self._membership.heard_of(now, member)
+        self._membership.expect(now, member)  # to sync
         if known is not None and known.classic is None:
             self._membership.may_downgrade()
         return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
 
-    def sync(self, now: float, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup: what the member has now; assignments that it brings are ignored."""
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
+        """SyncGroup: answered once what it says is stored."""
+        self._outbox.answer(token, self._sync(now, request), SyncAnswer)
+        return self._membership.drain()
+
+    def _sync(self, now: float, request: SyncRequest) -> SyncAnswer:
+        """Return what the member has now; assignments that it brings are ignored."""
         member = self._classic_member(request.member)
         if isinstance(member, ErrorCode):
             return SyncAnswer(member)
@@ -80,10 +95,10 @@ class ClassicMembers:
         if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
             return SyncAnswer(ErrorCode.inconsistent_group_protocol)
         if member.epoch < self._target.group_epoch and member.state is not MemberState.UNREVOKED:
-            self._deadlines.expect_unless_expected(now, member)
+            self._membership.expect_unless_expected(now, member)
             return SyncAnswer(ErrorCode.rebalance_in_progress)
         self._deadlines.met(member.member_id)
-        self._deadlines.heard_of(now, member)
+        self._membership.heard_of(now, member)
         assignment = write_assignment(member.classic.protocols, member.assigned, self._membership.topics(()))
         return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
@@ -92,14 +107,19 @@ class ClassicMembers:
         member = self._classic_member(ref)
         if isinstance(member, ErrorCode):
             return member
-        self._deadlines.heard_of(now, member)
+        self._membership.heard_of(now, member)
         if not self._has_news(member):
             return ErrorCode.none
-        self._deadlines.expect_unless_expected(now, member)
+        self._membership.expect_unless_expected(now, member)
         return ErrorCode.rebalance_in_progress
 
-    def leave(self, ref: MemberRef) -> ErrorCode:
-        """LeaveGroup: a classic member leaves, or an admin removes a static one by instance id alone."""
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
+        """LeaveGroup."""
+        departures = [Departure(ref, self._leave(ref)) for ref in refs]
+        return departures, self._membership.drain()
+
+    def _leave(self, ref: MemberRef) -> ErrorCode:
+        """A classic member leaves, or an admin removes a static one by instance id alone."""
         by_instance = None if ref.instance_id is None or ref.member_id else self._roster.static_member(ref.instance_id)
         member = self._membership.named(ref) if by_instance is None or self._membership.is_dead else by_instance
         if isinstance(member, ErrorCode):

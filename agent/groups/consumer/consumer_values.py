@@ -1,22 +1,19 @@
 """What goes into a consumer group's state machine and what comes out: plain values, no clock, no sockets.
 
 Place: between heartbeat_request.py, which knows fields and topic names, and group.py, which knows the rules.
+../members/member_values.py has what all kinds say.
 Partitions are sets of partition keys; times are seconds of the clock's monotonic().
 """
 
 from __future__ import annotations
 
 import enum
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
-
-JOIN_EPOCH = 0
-LEAVE_EPOCH = -1
-LEAVE_FOR_A_WHILE_EPOCH = -2
-"""A static member goes and means to come back: its partitions wait for it."""
+from headrace.agent.groups.members.member_values import MemberHeartbeat
+from headrace.agent.groups.members.partitions import Partitions
 
 
 class MemberState(enum.Enum):
@@ -34,20 +31,19 @@ def pattern_of(topic_pattern: str, principal: str, client_host: str) -> str:
     return "\0".join((topic_pattern, principal, client_host)) if topic_pattern and principal else topic_pattern
 
 
+OwnedTopics = Sequence[tuple[uuid.UUID, Sequence[int]]]
+"""(topic id, partition indexes), as a member names what it owns."""
+
+
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class ConsumerHeartbeat(MemberHeartbeat):
     """ConsumerGroupHeartbeat; None: not sent, so nothing changed."""
 
-    member_id: str
-    member_epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     rebalance_timeout: float | None = None
-    topic_names: frozenset[str] | None = None
     topic_pattern: str | None = None
     assignor: str | None = None
+    owned_topics: OwnedTopics | None = None
+    """What the member owns, as it names it; coordinator.py makes `owned` of it."""
     owned: Partitions | None = None
     principal: str = ""
     """The principal of the client, if ACLs are enforced: its pattern matches topics that it may describe."""
@@ -58,18 +54,11 @@ class HeartbeatRequest:
         return pattern_of(self.topic_pattern or "", self.principal, self.client_host)
 
     @property
+    def subscribes(self) -> bool:
+        """It says what the member subscribes to."""
+        return self.topic_names is not None or self.topic_pattern is not None
+
+    @property
     def is_full(self) -> bool:
         """Sent when joining and after an error: the member asks for its whole assignment."""
-        subscribes = self.topic_names is not None or self.topic_pattern is not None
-        return self.rebalance_timeout is not None and subscribes and self.owned is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatAnswer:
-    """`assigned` None: as in the last answer."""
-
-    code: ErrorCode
-    member_id: str
-    member_epoch: int = 0
-    assigned: Partitions | None = None
-    message: str | None = None
+        return self.rebalance_timeout is not None and self.subscribes and self.owned is not None

@@ -1,21 +1,17 @@
-"""Serves members of the consumer protocol: finds the group, brings the picture of the topics up to date, asks.
+"""Serves members of the consumer protocol: what patterns match, what gates may open, and conversions.
 
-Place: between heartbeat_request.py and the groups of held_groups.py.
-Invariant: a group is judged by other topics than before only on an image that was brought to the log's
-head first: a coordinator that lags behind its predecessor must not take new partitions away, nor take a
-topic id that it has not learned of for one without an owner. An empty group takes the kind of the first member
-that joins; a group with classic members changes only as the migration policy says. A gate that could not be judged
-stays closed (gates.py).
+Place: a HeartbeatCoordinator (../members/heartbeat_coordinator.py), under heartbeat_request.py.
+Invariant: a topic id that is not known yet is not taken for one without an owner. An empty group takes the kind of the
+first member that joins; a group with classic members changes only as the migration policy says. A gate that could not
+be judged stays closed (gates.py).
 Source: KIP-848.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -23,27 +19,24 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
-from headrace.agent.groups.consumer.consumer_values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, OwnedTopics
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.gates import Gate, children_to_begin
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.member import names_bytes
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.group_memory import MEMBER_BYTES
-from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.members.heartbeat_coordinator import HeartbeatCoordinator
+from headrace.agent.groups.members.member import names_bytes
+from headrace.agent.groups.members.member_values import MemberHeartbeatAnswer
+from headrace.agent.groups.members.partitions import Partitions
 from headrace.agent.limits.client_memory import text_bytes
-from headrace.agent.listener.client_turns import ClientTurns
-from headrace.metastore.api.groups import CommittedOffset, GroupApi, GroupRecord, ParentPosition
+from headrace.metastore.api.groups import CommittedOffset, GroupApi, ParentPosition
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
-
-OwnedTopics = Sequence[tuple[uuid.UUID, Sequence[int]]]
-"""(topic id, partition indexes), as a member names what it owns."""
 
 
 def late_groups(groups: Iterable[Held], now: float, late_ms: int) -> dict[str, float]:
@@ -53,15 +46,15 @@ def late_groups(groups: Iterable[Held], now: float, late_ms: int) -> dict[str, f
     return {group_id: seconds for group_id, seconds in waits.items() if seconds * 1000 >= late_ms}
 
 
-def _member_bytes(request: HeartbeatRequest) -> int:
+def _member_bytes(request: ConsumerHeartbeat) -> int:
     """Return the memory of a member with what its heartbeat says."""
     size = MEMBER_BYTES + names_bytes(request.topic_names or ())
     size += text_bytes(request.member_id, request.instance_id, request.rack_id, request.client_id, request.assignor)
     return size + text_bytes(request.topic_pattern, request.subscription_pattern, request.principal)
 
 
-class ConsumerGroups:
-    """Makes and serves consumer groups. Every answer carries a code; nothing raises for what clients can do."""
+class ConsumerGroups(HeartbeatCoordinator[ConsumerGroup, ConsumerHeartbeat]):
+    """Makes and serves consumer groups."""
 
     def __init__(
         self,
@@ -73,62 +66,39 @@ class ConsumerGroups:
         authorizer: Authorizer | None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced."""
-        self.rules = rules
-        self._api = api
-        self._cluster = cluster
-        self._clock = clock
-        self._turns = ClientTurns()
-        """So that one turn of the event loop changes one group."""
-        self._rng = rng
+        super().__init__(ConsumerGroup, api, cluster, clock)
+        self.rules, self._rng = rules, rng
         self.topics = GroupTopics(cluster, authorizer)
 
-    def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[GroupEffect]]:
-        """A coordinated.Restore."""
-        group = ConsumerGroup(group_id, self.rules, self.topics.topics, lambda: self.times(group_id), self._rng)
-        if record is not None:
-            group.restore(now, record)
-        return group, []
+    def _new_group(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, self.rules, self.topics.topics, lambda: self.times(group_id), self._rng)
 
     def times(self, group_id: str) -> GroupTimes:
         """Return the times that are configured now."""
         return self.rules.times(self._cluster.image, group_id)
 
-    async def heartbeat(
-        self, groups: HeldGroups, group_id: str, request: HeartbeatRequest, owned: OwnedTopics | None
-    ) -> ConsumerHeartbeatAnswer:
-        """`owned` takes the place of `request.owned`. Answered once what it says is stored."""
-        held = await groups.find(group_id)
-        if isinstance(held, ErrorCode):
-            return ConsumerHeartbeatAnswer(held, request.member_id)
-        size = _member_bytes(request)
-        before = held.group.member_bytes(request.member_id)
-        code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
-        if code is not ErrorCode.none:
-            return ConsumerHeartbeatAnswer(code, request.member_id)
-        try:
-            await self._catch_up_for(held, request, owned or ())
-        except HeadraceError as error:
-            logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
-            return ConsumerHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
+    def _topics_by_name(self) -> Mapping[str, object]:
+        return self.topics.topics().by_name
+
+    def _size_of(self, request: ConsumerHeartbeat, before: int) -> int:
+        return _member_bytes(request)
+
+    async def _refusal(self, held: Held, request: ConsumerHeartbeat) -> MemberHeartbeatAnswer | None:
+        """None: what is no consumer group may become one."""
+        return None
+
+    async def _match(self, held: Held, request: ConsumerHeartbeat) -> None:
+        """Match patterns on a thread."""
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
         await self.topics.prepare([*patterns, request.subscription_pattern])
-        if request.member_epoch <= JOIN_EPOCH or request.topic_names is not None or request.topic_pattern is not None:
-            async with self._turns.turn(request.client_host):  # a change costs time for every member of the group
-                await asyncio.sleep(0)
-        gates, positions = await self._positions(held, request)
-        held = await groups.find(group_id)  # once more: it may have moved meanwhile
-        if isinstance(held, ErrorCode):
-            return ConsumerHeartbeatAnswer(held, request.member_id)
-        if owned is not None:
-            request = replace(request, owned=self._keys(owned))
-        return await self._ask(groups, held, request, gates, positions)
 
-    async def _catch_up_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> None:
-        topics = self.topics.topics()
-        judged = isinstance(held.group, ConsumerGroup) and held.group.judges_by(topics.by_name)
-        named = all(name in topics.by_name for name in request.topic_names or ())
-        if not (judged and named and all(self.topics.by_id(topic_id) is not None for topic_id, _ in owned)):
-            await self._cluster.catch_up()
+    def _is_up_to_date(self, held: Held, request: ConsumerHeartbeat) -> bool:
+        owned = (topic_id for topic_id, _ in request.owned_topics or ())
+        return super()._is_up_to_date(held, request) and all(self.topics.by_id(each) is not None for each in owned)
+
+    def _resolved(self, request: ConsumerHeartbeat) -> ConsumerHeartbeat:
+        owned = request.owned_topics
+        return request if owned is None else replace(request, owned=self._keys(owned))
 
     def _keys(self, owned: OwnedTopics) -> Partitions:
         """Keys of what is there; a topic that is gone cannot be owned."""
@@ -136,8 +106,14 @@ class ConsumerGroups:
         each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
         return frozenset(key for key in each if key is not None)
 
+    async def _look(self, held: Held, request: ConsumerHeartbeat) -> Callable[[ConsumerGroup], None]:
+        gates, positions = await self._positions(held, request)
+        if gates is None:
+            return lambda group: None
+        return lambda group: group.judge_gates(self._clock.monotonic(), gates, positions)
+
     async def _positions(
-        self, held: Held, request: HeartbeatRequest
+        self, held: Held, request: ConsumerHeartbeat
     ) -> tuple[Sequence[Gate] | None, Sequence[ParentPosition]]:
         """Gates that may have to be opened, and where the group is in their parents; None if it was no time to look."""
         topics = self.topics.topics([request.subscription_pattern])
@@ -163,53 +139,21 @@ class ConsumerGroups:
             logger.warning("gates not judged: group=%s error=%s", group_id, error)
             return None, ()
 
-    async def _ask(
-        self,
-        groups: HeldGroups,
-        held: Held,
-        request: HeartbeatRequest,
-        gates: Sequence[Gate] | None,
-        positions: Sequence[ParentPosition],
-    ) -> ConsumerHeartbeatAnswer:
-        if isinstance(held.group, ClassicGroup):
-            refusal = self._convert(groups, held, held.group, request)
-            if refusal is not None:
-                return refusal
-        if not isinstance(held.group, ConsumerGroup):
-            message = f"Group {held.group.group_id} is not a consumer group."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
-        if gates is not None:
-            held.group.judge_gates(self._clock.monotonic(), gates, positions)
-        answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
-        try:
-            effects = held.group.consumer_heartbeat(self._clock.monotonic(), request, answer)
-        except Exception:
-            groups.drop(held)  # half changed: the next request finds it as it was stored
-            raise
-        groups.perform(held, effects, is_quiet=True)
-        return await answer
-
-    def _convert(
-        self, groups: HeldGroups, held: Held, classic: ClassicGroup, request: HeartbeatRequest
-    ) -> ConsumerHeartbeatAnswer | None:
+    def _begin(self, groups: HeldGroups, held: Held, request: ConsumerHeartbeat) -> MemberHeartbeatAnswer | None:
         """Make it a consumer group for a member that joins; the answer if it stays as it is."""
-        group_id = classic.group_id
-        if request.member_epoch < JOIN_EPOCH:
-            message = f"Group {group_id} not found."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
-        if request.member_epoch > JOIN_EPOCH:
-            return ConsumerHeartbeatAnswer(
-                ErrorCode.unknown_member_id, request.member_id
-            )  # it joins again, and converts it
-        now = self._clock.monotonic()
-        group, _ = self.restore(group_id, now, None)
-        state = classic.snapshot()
+        classic = held.group
+        if not isinstance(classic, ClassicGroup):
+            return self._of_another_kind(held, request)
+        if not request.joins:
+            return self._not_found(held, request)  # one that is a member joins again, and converts it
+        group_id, now, state = classic.group_id, self._clock.monotonic(), classic.snapshot()
+        group = self._new_group(group_id)
         members = from_classic(state, self.topics.topics())
         if state.members and (
             members is None or not self.rules.migration.upgrades or len(members) > self.rules.size_max
         ):
             message = f"Cannot upgrade classic group {group_id} to consumer group."
-            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return MemberHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         group.begin(now, state.generation, members or [])
         groups.replace(held, group, [])
         logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))

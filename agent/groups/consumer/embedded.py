@@ -17,9 +17,9 @@ from typing import Any
 
 from kio.serial import entity_writer
 
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.group_values import MemberProtocol
+from headrace.agent.groups.members.partitions import Partitions
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.entity_reader import entity_reader
 from headrace.protocol.wire import MALFORMED

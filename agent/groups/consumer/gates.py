@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.metastore.api.groups import ParentPosition
 from headrace.metastore.log.image import TopicImage
 

@@ -1,6 +1,6 @@
 """One member of a consumer group, as it is stored.
 
-Place: changed by reconcile.py and group.py, kept by roster.py, written by saved.py.
+Place: a ../members/member.py, changed by reconcile.py and membership.py, kept by roster.py, written by saved.py.
 Invariant: immutable; `assigned` and `to_revoke` are disjoint, and together they are what the member may
 be consuming. `to_revoke` is empty unless it is UNREVOKED.
 Source: KIP-848 (member epochs).
@@ -8,35 +8,19 @@ Source: KIP-848 (member epochs).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any
 
 from headrace.agent.groups.classic.roster import protocols_bytes
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from headrace.agent.groups.consumer.consumer_values import (
-    LEAVE_FOR_A_WHILE_EPOCH,
-    HeartbeatRequest,
-    MemberState,
-    pattern_of,
-)
-from headrace.agent.groups.group_memory import MEMBER_BYTES
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, MemberState, pattern_of
 from headrace.agent.groups.group_values import MemberProtocol
+from headrace.agent.groups.members.member import PARTITION_BYTES, GroupMember, sent_or
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.agent.limits.client_memory import text_bytes
 
-T = TypeVar("T")
-
 NO_PARTITIONS: Mapping[int, int] = MappingProxyType({})
-
-_PARTITION_BYTES = 64
-_NAME_BYTES = 16
-"""Bytes of a name or a partition in a set, besides the text of a name."""
-
-
-def names_bytes(names: Iterable[str]) -> int:
-    """Return the size of a member's subscription by names."""
-    return sum(_NAME_BYTES + text_bytes(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +34,13 @@ class ClassicSide:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerMember:
-    """`epoch` is the last target that the member was brought to; it shows it in every request."""
+class ConsumerMember(GroupMember[ConsumerHeartbeat]):
+    """A member of either protocol."""
 
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     rebalance_timeout: float = 0.0
-    topic_names: frozenset[str] = frozenset()
     topic_pattern: str = ""
     assignor: str | None = None
-    epoch: int = 0
-    previous_epoch: int = 0
-    """Shown by a member that missed the answer which brought it to `epoch`."""
     state: MemberState = MemberState.STABLE
-    assigned: Partitions = NOTHING
     to_revoke: Partitions = NOTHING
     classic: ClassicSide | None = None
     since: Mapping[int, int] = field(default_factory=lambda: NO_PARTITIONS)
@@ -81,9 +55,9 @@ class ConsumerMember:
         return pattern_of(self.topic_pattern, self.principal, self.client_host)
 
     @property
-    def is_away(self) -> bool:
-        """A static member that left and may come back within its session."""
-        return self.epoch == LEAVE_FOR_A_WHILE_EPOCH
+    def may_be_replaced(self) -> bool:
+        """Another process may join as the same static member: members of the classic protocol do so at any time."""
+        return self.is_away or self.classic is not None
 
     @property
     def holds(self) -> Partitions:
@@ -96,31 +70,19 @@ class ConsumerMember:
 
     def size_bytes(self) -> int:
         """The memory that it uses, about."""
-        texts = text_bytes(self.member_id, self.instance_id, self.rack_id, self.client_id, self.assignor)
-        patterns = text_bytes(self.topic_pattern, self.subscription_pattern, self.principal)
+        texts = text_bytes(self.assignor, self.topic_pattern, self.subscription_pattern, self.principal)
         protocols = protocols_bytes(self.classic.protocols) if self.classic else 0
-        partitions = _PARTITION_BYTES * (len(self.assigned) + len(self.to_revoke) + len(self.since))
-        return MEMBER_BYTES + texts + patterns + names_bytes(self.topic_names) + partitions + protocols
+        partitions = PARTITION_BYTES * (len(self.to_revoke) + len(self.since))
+        return GroupMember.size_bytes(self) + texts + partitions + protocols
 
-    def at_epoch(self, epoch: int) -> ConsumerMember:
-        """Brought to another epoch."""
-        return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
-
-    def updated_by(self, request: HeartbeatRequest) -> ConsumerMember:
-        """Return the member with what the request changes; an equal member if that is nothing."""
-        return replace(
-            self,
-            instance_id=_new(request.instance_id, self.instance_id),
-            rack_id=_new(request.rack_id, self.rack_id),
-            client_id=request.client_id,
-            client_host=request.client_host,
-            rebalance_timeout=_new(request.rebalance_timeout, self.rebalance_timeout),
-            topic_names=_new(request.topic_names, self.topic_names),
-            topic_pattern=_new(request.topic_pattern, self.topic_pattern),
-            assignor=_new(request.assignor, self.assignor),
-            classic=None,
-            principal=request.principal,
-        )
+    def _said_by(self, request: ConsumerHeartbeat) -> dict[str, Any]:
+        return GroupMember._said_by(self, request) | {
+            "rebalance_timeout": sent_or(request.rebalance_timeout, self.rebalance_timeout),
+            "topic_pattern": sent_or(request.topic_pattern, self.topic_pattern),
+            "assignor": sent_or(request.assignor, self.assignor),
+            "classic": None,
+            "principal": request.principal,
+        }
 
     def subscribes_as(self, other: ConsumerMember) -> bool:
         """Return whether the other one would be given the same by any assignor that both can ask for."""
@@ -130,6 +92,10 @@ class ConsumerMember:
             other.assignor,
         )
 
+    def back_as(self, member_id: str) -> ConsumerMember:
+        """A static member that came back, maybe as another process."""
+        return replace(GroupMember.back_as(self, member_id), state=MemberState.STABLE, to_revoke=NOTHING)
 
-def _new(sent: T | None, known: T) -> T:
-    return known if sent is None else sent
+    def gone_for_a_while(self) -> ConsumerMember:
+        """A static member that left and means to come back: what it was to revoke is free."""
+        return replace(GroupMember.gone_for_a_while(self), state=MemberState.STABLE, to_revoke=NOTHING)

@@ -1,6 +1,6 @@
 """The next step of one member towards its part of the target: a pure function.
 
-Place: called by group.py on every heartbeat of a member that is not there yet.
+Place: called by membership.py on every heartbeat of a member that is not there yet.
 Invariant: a partition is added only when no other member holds it, and a partition that the member is to
 give up stays with it until it shows that it no longer owns it. So no partition ever has two holders.
 Source: KIP-848 (reconciliation), Kafka's CurrentAssignmentBuilder.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.member import ConsumerMember
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 
 
 def reconcile(

@@ -1,43 +1,24 @@
-"""The members of a consumer group, and who holds which partition. Pure.
+"""The members of a consumer group by what they subscribe to and hold. Pure.
 
-Place: under group.py, which decides when any of this changes.
+Place: under membership.py, which decides when any of this changes.
 Invariant: a partition has one holder; an instance id belongs to one member.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
 
 from headrace.agent.groups.consumer.member import ConsumerMember
+from headrace.agent.groups.members.roster import MemberRoster
 
 
-class ConsumerRoster(Collection[ConsumerMember]):
-    """Members by id, in the order they joined."""
+class ConsumerRoster(MemberRoster[ConsumerMember]):
+    """Members by id, in the order they joined; and who holds which partition."""
 
     def __init__(self) -> None:
-        self._members: dict[str, ConsumerMember] = {}
-        self._static_ids: dict[str, str] = {}
+        super().__init__()
         self._holders: dict[int, str] = {}
         self._patterns: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[ConsumerMember]:
-        return iter(self._members.values())
-
-    def __contains__(self, member_id: object) -> bool:
-        return member_id in self._members
-
-    def get(self, member_id: str) -> ConsumerMember | None:
-        """The member of that id."""
-        return self._members.get(member_id)
-
-    def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The member that holds the instance id."""
-        member_id = self._static_ids.get(instance_id)
-        return None if member_id is None else self._members[member_id]
 
     @property
     def patterns(self) -> list[str]:
@@ -48,28 +29,16 @@ class ConsumerRoster(Collection[ConsumerMember]):
         """Return who may be consuming the partition."""
         return self._holders.get(partition)
 
-    def put(self, member: ConsumerMember) -> None:
-        """Add the member, or replace what was known of it."""
-        before = self._members.get(member.member_id)
-        if before is not None:
-            self._forget(before)
-        self._members[member.member_id] = member
-        if member.instance_id is not None:
-            self._static_ids[member.instance_id] = member.member_id
+    def _note(self, member: ConsumerMember) -> None:
+        super()._note(member)
         if member.topic_pattern:
             self._patterns[member.subscription_pattern] += 1
         for partition in member.holds:
             holder = self._holders.setdefault(partition, member.member_id)
             assert holder == member.member_id, f"partition {partition} is held by {holder} and {member.member_id}"
 
-    def remove(self, member: ConsumerMember) -> None:
-        """It holds nothing any more."""
-        self._forget(member)
-        del self._members[member.member_id]
-
     def _forget(self, member: ConsumerMember) -> None:
-        if member.instance_id is not None:
-            del self._static_ids[member.instance_id]
+        super()._forget(member)
         if member.topic_pattern:
             self._patterns -= Counter([member.subscription_pattern])
         for partition in member.holds:

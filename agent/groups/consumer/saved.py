@@ -1,6 +1,6 @@
 """A consumer group as it is stored: everything that its next coordinator needs to carry on.
 
-Place: written by each change of group.py, read when an agent becomes the group's coordinator.
+Place: written by each change of membership.py, read when an agent becomes the group's coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused. Partitions are
 kept per topic number, so a group of 10,000 partitions takes some 60 KB.
 No member learns of a change before it is written.
@@ -13,18 +13,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.group_values import MemberProtocol
+from headrace.agent.groups.members.partitions import Partitions, PartitionsByTopic, by_topic, from_topics
+from headrace.agent.groups.saved_format import decode_saved
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.metastore.keys import partition_key, split_partition_key
-from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 PROTOCOL_TYPE = "consumer"
-StoredPartitions = dict[int, list[int]]
-"""Topic number -> partition indexes."""
 
 
 class SavedConsumerMember(msgspec.Struct, frozen=True):
@@ -42,13 +39,13 @@ class SavedConsumerMember(msgspec.Struct, frozen=True):
     epoch: int
     previous_epoch: int
     state: MemberState
-    assigned: StoredPartitions
-    to_revoke: StoredPartitions
-    target: StoredPartitions
+    assigned: PartitionsByTopic
+    to_revoke: PartitionsByTopic
+    target: PartitionsByTopic
     classic: tuple[float, list[tuple[str, bytes]]] | None = None
     """Session timeout, and protocols in order of preference."""
     principal: str = ""
-    since: dict[int, StoredPartitions] = {}
+    since: dict[int, PartitionsByTopic] = {}
     """Member epoch -> the partitions that it has had since then."""
 
 
@@ -75,13 +72,7 @@ class SavedConsumerGroup(msgspec.Struct, frozen=True):
 
 def decode(data: bytes) -> SavedConsumerGroup:
     """CorruptError, or InvalidError for a newer format."""
-    try:
-        state = msgspec.msgpack.decode(data, type=SavedConsumerGroup)
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"saved consumer group is damaged: {error}") from error
-    if state.format != FORMAT:
-        raise InvalidError(f"unknown format of a saved consumer group: format={state.format}")
-    return state
+    return decode_saved(data, SavedConsumerGroup, "consumer group", FORMAT)
 
 
 def save_member(member: ConsumerMember, target: Partitions) -> SavedConsumerMember:
@@ -120,38 +111,24 @@ def load_member(saved: SavedConsumerMember) -> tuple[ConsumerMember, Partitions]
         saved.rack_id,
         saved.client_id,
         saved.client_host,
-        saved.rebalance_timeout,
         frozenset(saved.topic_names),
-        saved.topic_pattern,
-        saved.assignor,
         saved.epoch,
         saved.previous_epoch,
-        saved.state,
         from_topics(saved.assigned),
-        from_topics(saved.to_revoke),
-        classic,
-        {key: epoch for epoch, topics in saved.since.items() for key in from_topics(topics)},
-        saved.principal,
+        rebalance_timeout=saved.rebalance_timeout,
+        topic_pattern=saved.topic_pattern,
+        assignor=saved.assignor,
+        state=saved.state,
+        to_revoke=from_topics(saved.to_revoke),
+        classic=classic,
+        since={key: epoch for epoch, topics in saved.since.items() for key in from_topics(topics)},
+        principal=saved.principal,
     )
     return member, from_topics(saved.target)
 
 
-def _by_epoch(since: Mapping[int, int]) -> dict[int, StoredPartitions]:
+def _by_epoch(since: Mapping[int, int]) -> dict[int, PartitionsByTopic]:
     keys: defaultdict[int, set[int]] = defaultdict(set)
     for key, epoch in since.items():
         keys[epoch].add(key)
     return {epoch: by_topic(frozenset(keys[epoch])) for epoch in sorted(keys)}
-
-
-def by_topic(partitions: Partitions) -> StoredPartitions:
-    """Topic number -> partition indexes, ascending."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for key in sorted(partitions):
-        number, index = split_partition_key(key)
-        found[number].append(index)
-    return dict(found)
-
-
-def from_topics(topics: Mapping[int, list[int]]) -> Partitions:
-    """The inverse of `by_topic`."""
-    return frozenset(partition_key(number, index) for number, indexes in topics.items() for index in indexes)

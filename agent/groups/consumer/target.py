@@ -1,7 +1,7 @@
 """The target assignment: who shall have what, as of one group epoch.
 
 Place: under membership.py, which says when members change; members go to it step by step (reconcile.py).
-Invariant: epochs never go back. The group epoch rises when members, subscriptions or subscribed topics
+Invariant: the group epoch rises when members, subscriptions or subscribed topics
 change, and when a gate opens; the target is of the group epoch `epoch`, and is made again only while that is behind. It
 gives every partition of a subscribed topic to one member that subscribes to it, except children behind closed gates.
 Source: KIP-848 (group epoch, assignment epoch).
@@ -14,31 +14,28 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headrace.agent.groups.consumer.assignors.apart import Apart, assign_apart
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
+from headrace.agent.groups.consumer.assignors.assignor import Subscriber
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.rules import ASSIGNORS
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.metastore.log.image import TopicImage
+from headrace.agent.groups.members.epochs import GroupEpochs
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 
 _NO_TOPICS: frozenset[int] = frozenset()
 
 
-class Target:
+class Target(GroupEpochs):
     """Both epochs, and each member's part."""
 
     def __init__(self, assignors: tuple[str, ...]) -> None:
         """`assignors`: names of those that members may ask for; the first is the default."""
-        self.group_epoch = 0
-        self.lowest = 0
-        """Of the group epochs that begin from now on."""
-        self.epoch = 0
+        super().__init__()
         self.topics_digest = b""
         """Of the subscribed topics, their partition counts, marks and gates, that the group was judged by last."""
         self.subscribed: frozenset[str] = frozenset()
         """Their names."""
         self._assignors = assignors
         self._parts: dict[str, Partitions] = {}
-        self._seen: Mapping[str, TopicImage] | None = None
         self._closed: Partitions = NOTHING
 
     def of(self, member_id: str) -> Partitions:
@@ -56,20 +53,13 @@ class Target:
     def forget(self, member_id: str) -> None:
         """A member went: its part is free, and the target has to be made again."""
         self._parts.pop(member_id, None)
-        self._raise_epoch()
-        self._seen = None
-
-    def _raise_epoch(self) -> None:
-        self.group_epoch = max(self.group_epoch + 1, self.lowest)
+        super().forget(member_id)
+        self.judged_by = None
 
     @property
     def is_judged(self) -> bool:
         """Whether the group was judged by any topics since it was loaded and since a member last left."""
-        return self._seen is not None
-
-    def is_judged_by(self, by_name: Mapping[str, TopicImage]) -> bool:
-        """Return whether these are the topics that the group was judged by last."""
-        return self._seen is by_name
+        return self.judged_by is not None
 
     def refresh(self, members: Collection[ConsumerMember], topics: KnownTopics, *, changed: bool) -> bool:
         """Raise the group epoch when a subscription, a subscribed topic or a gate changed; whether it did."""
@@ -78,15 +68,15 @@ class Target:
         subscribed = _NO_TOPICS.union(*_subscriptions(members, topics).values())
         digest = _digest(topics.counts(subscribed), topics.apart(subscribed))
         changed = changed or digest != self.topics_digest
-        self._seen, self._closed, self.topics_digest = topics.by_name, topics.closed, digest
+        self.judged_by, self._closed, self.topics_digest = topics.by_name, topics.closed, digest
         self.subscribed = frozenset(topics.by_number[number].name for number in subscribed)
         if changed:
-            self._raise_epoch()
+            self.raise_epoch()
         return changed
 
     def renew(self, members: Collection[ConsumerMember], topics: KnownTopics) -> bool:
         """Make the target of the group epoch unless it is made; whether it was to be made."""
-        if self.epoch == self.group_epoch:
+        if self.is_made:
             return False
         subscriptions = _subscriptions(members, topics)
         subscribers = [

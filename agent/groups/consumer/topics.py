@@ -1,7 +1,7 @@
 """What members' subscriptions mean on the cluster's topics: names, and patterns in RE2's syntax.
 
-Place: asked by group.py, which judges a group by one picture of the topics at a time. A group may not read children
-behind closed gates (gates.py): to it they are not there.
+Place: asked by membership.py, which judges a group by one picture of the topics at a time. A group may not read
+children behind closed gates (gates.py): to it they are not there.
 Matches are kept per pattern until topics come or go, and are made on a thread.
 If ACLs are enforced, a pattern matches only topics that its member may describe, from the address it last had.
 Invariant: two pictures have the same `by_name` only if no topic came, went or changed its partitions between them.
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.gates import Gate, GroupGates, gates_of
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.agent.limits.client_memory import ENTRY_BYTES, text_bytes
 from headrace.agent.limits.client_pattern import compile_pattern
 from headrace.config.memory_budget import REMEMBERED_BYTES

@@ -1,6 +1,6 @@
 """Decides which partitions each member of a share group reads: Kafka's `simple` assignor.
 
-Place: asked by group.py for each target. Pure and deterministic.
+Place: asked by membership.py for each target. Pure and deterministic.
 Invariant: every partition is given to a member that subscribes to its topic. If there are more members than
 partitions, several members share one. Members that subscribe to the same topics get about equally many.
 Source: KIP-932; Kafka's SimpleAssignor.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from headrace.agent.groups.names import client_host
 from headrace.agent.groups.share.share_memory import ShareMemory
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.protocol.request import ClientConnection
@@ -67,7 +68,7 @@ class MemberConnections:
         if members is None:
             members = self._clients[client] = {}
             client.call_when_closed(partial(self._end, client))
-        member, address = members.get((group_id, member_id)), _address(client)
+        member, address = members.get((group_id, member_id)), client_host(client)
         if member is None:
             member = _Member(group_id, member_id, set())
             if not self._memory.has_room(address, member.own_bytes):
@@ -98,7 +99,7 @@ class MemberConnections:
         refs = [(member.group_id, member.member_id, key) for key in sorted(member.keys)]
         for ref in refs:
             del self._connections[ref]
-        self._memory.add(_address(client), -member.own_bytes - REF_BYTES * len(refs))
+        self._memory.add(client_host(client), -member.own_bytes - REF_BYTES * len(refs))
         return refs
 
     def _move(self, ref: Ref, client: ClientConnection) -> None:
@@ -106,10 +107,5 @@ class MemberConnections:
         before = self._connections.pop(ref, None)
         if before is not None:
             self._clients[before][ref[:2]].keys.remove(ref[2])
-            self._memory.add(_address(before), -REF_BYTES)
+            self._memory.add(client_host(before), -REF_BYTES)
         self._connections[ref] = client
-
-
-def _address(client: ClientConnection) -> str:
-    """Return it as groups name it."""
-    return "/" + client.peer.rpartition(":")[0]

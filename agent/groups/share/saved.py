@@ -1,6 +1,6 @@
 """A share group's members as they are stored.
 
-Place: written by each change of group.py, read when an agent becomes the coordinator.
+Place: written by each change of membership.py, read when an agent becomes the coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headrace.agent.groups.saved_format import decode_saved
 from headrace.agent.groups.share.share_values import ShareMember
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 PROTOCOL_TYPE = "share"
@@ -65,15 +65,11 @@ def saved_group(group_epoch: int, target_epoch: int, state: str, members: Iterab
 
 def decode(data: bytes) -> tuple[SavedShareGroup, list[ShareMember]]:
     """CorruptError, or InvalidError for a newer format."""
-    try:
-        state = msgspec.msgpack.decode(data, type=SavedShareGroup)
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"saved share group is damaged: {error}") from error
-    if state.format != FORMAT:
-        raise InvalidError(f"unknown format of a saved share group: format={state.format}")
+    state = decode_saved(data, SavedShareGroup, "share group", FORMAT)
     members = [
         ShareMember(
             each.member_id,
+            None,
             each.rack_id,
             each.client_id,
             each.client_host,

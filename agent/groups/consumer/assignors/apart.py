@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.agent.groups.consumer.assignors.assignor import Assignor, Partitions, Subscriber
+from headrace.agent.groups.consumer.assignors.assignor import Assignor, Subscriber
+from headrace.agent.groups.members.partitions import Partitions
 from headrace.metastore.keys import partition_key
 
 Apart = Mapping[int, Sequence[int]]

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.metastore.keys import partition_key
-
-Partitions = frozenset[int]
-"""A set of partition keys (metastore/keys.py)."""
-NOTHING: Partitions = frozenset()
 
 
 class Subscriber(NamedTuple):

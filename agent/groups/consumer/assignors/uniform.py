@@ -19,7 +19,8 @@ import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from headrace.agent.groups.consumer.assignors.assignor import Partitions, Subscriber, partitions_of
+from headrace.agent.groups.consumer.assignors.assignor import Subscriber, partitions_of
+from headrace.agent.groups.members.partitions import Partitions
 from headrace.metastore.keys import partition_key, split_partition_key
 
 

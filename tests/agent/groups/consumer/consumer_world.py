@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.consumer.embedded import read_assignment
 from headrace.agent.groups.consumer.gates import gates_of
 from headrace.agent.groups.consumer.group import ConsumerGroup
@@ -33,6 +33,7 @@ from headrace.agent.groups.group_values import (
     SyncAnswer,
     SyncRequest,
 )
+from headrace.agent.groups.members.member_values import MemberHeartbeatAnswer
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.keys import split_partition_key
@@ -151,19 +152,19 @@ class World:
         self.now += seconds
         self.perform(self.group.tick(self.now))
 
-    def heartbeat(self, request: HeartbeatRequest) -> int:
+    def heartbeat(self, request: ConsumerHeartbeat) -> int:
         token = self.token()
-        self.perform(self.group.consumer_heartbeat(self.now, request, token))
+        self.perform(self.group.member_heartbeat(self.now, request, token))
         return token
 
-    def answered(self, token: int) -> ConsumerHeartbeatAnswer:
+    def answered(self, token: int) -> MemberHeartbeatAnswer:
         """The answer, once all is stored."""
         self.store_all()
         answer = self.answers[token]
-        assert isinstance(answer, ConsumerHeartbeatAnswer)
+        assert isinstance(answer, MemberHeartbeatAnswer)
         return answer
 
-    def say(self, member_id: str, epoch: int, **more: object) -> ConsumerHeartbeatAnswer:
+    def say(self, member_id: str, epoch: int, **more: object) -> MemberHeartbeatAnswer:
         """One heartbeat, a full one when it joins."""
         if epoch == 0:
             more = {
@@ -172,7 +173,7 @@ class World:
                 "owned": frozenset(),
                 **more,
             }
-        request = HeartbeatRequest(member_id, epoch, **more)  # type: ignore[arg-type]
+        request = ConsumerHeartbeat(member_id, epoch, **more)  # type: ignore[arg-type]
         return self.answered(self.heartbeat(request))
 
 
@@ -204,7 +205,7 @@ class Client:
     def send(self) -> None:
         joins = self.epoch == 0
         everything = joins or self.say_all
-        request = HeartbeatRequest(
+        request = ConsumerHeartbeat(
             self.member_id,
             self.epoch,
             self.instance_id if everything else None,
@@ -231,7 +232,7 @@ class Client:
         if answer is None:
             return
         self.waiting = None
-        assert isinstance(answer, ConsumerHeartbeatAnswer)
+        assert isinstance(answer, MemberHeartbeatAnswer)
         if answer.code is ErrorCode.none:
             assert answer.member_epoch >= self.epoch, "an epoch went back"
             self.epoch = answer.member_epoch
@@ -274,7 +275,7 @@ class ClassicClient:
         elif self.wants_to == "sync":
             self._wait_for_sync()
         else:
-            code = self.world.group.heartbeat(self.world.now, self._ref())
+            code = self.world.group.classic_protocol.heartbeat(self.world.now, self._ref())
             if code is not ErrorCode.none:
                 self._on_error(code)
 
@@ -308,11 +309,13 @@ class ClassicClient:
             (MemberProtocol("cooperative-sticky", metadata),),
         )
         self.waiting = self.world.token()
-        self.world.perform(self.world.group.join(self.world.now, request, self.waiting))
+        self.world.perform(self.world.group.classic_protocol.join(self.world.now, request, self.waiting))
 
     def _wait_for_sync(self) -> None:
         self.waiting = self.world.token()
-        self.world.perform(self.world.group.sync(self.world.now, SyncRequest(self._ref(), {}), self.waiting))
+        self.world.perform(
+            self.world.group.classic_protocol.sync(self.world.now, SyncRequest(self._ref(), {}), self.waiting)
+        )
 
     def _hear(self) -> None:
         answer = self.world.answers.get(self.waiting if self.waiting is not None else -1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from headrace.agent.groups.consumer.consumer_values import LEAVE_EPOCH
+from headrace.agent.groups.members.member_values import LEAVE_EPOCH
 from headrace.metastore.api.groups import ParentPosition
 from headrace.metastore.keys import partition_key
 from tests.agent.groups.consumer.consumer_world import Client, World

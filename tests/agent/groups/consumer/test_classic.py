@@ -9,12 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup, decode
-from headrace.agent.groups.consumer.consumer_values import (
-    LEAVE_EPOCH,
-    ConsumerHeartbeatAnswer,
-    HeartbeatRequest,
-    MemberState,
-)
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, MemberState
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
@@ -28,6 +23,7 @@ from headrace.agent.groups.group_values import (
     SyncAnswer,
     SyncRequest,
 )
+from headrace.agent.groups.members.member_values import LEAVE_EPOCH, MemberHeartbeatAnswer
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
@@ -63,7 +59,7 @@ def join(
         tuple(MemberProtocol(name, given) for name in protocols),
     )
     token = world.token()
-    world.perform(world.group.join(world.now, request, token))
+    world.perform(world.group.classic_protocol.join(world.now, request, token))
     world.store_all()
     answer = world.answers[token]
     assert isinstance(answer, JoinAnswer)
@@ -73,7 +69,7 @@ def join(
 def sync(world: World, member_id: str, generation: int, *, protocol_name: str | None = None) -> SyncAnswer:
     token = world.token()
     request = SyncRequest(MemberRef(member_id, None, generation), {}, "consumer", protocol_name)
-    world.perform(world.group.sync(world.now, request, token))
+    world.perform(world.group.classic_protocol.sync(world.now, request, token))
     world.store_all()
     answer = world.answers[token]
     assert isinstance(answer, SyncAnswer)
@@ -81,7 +77,7 @@ def sync(world: World, member_id: str, generation: int, *, protocol_name: str | 
 
 
 def heartbeat(world: World, member_id: str, generation: int) -> ErrorCode:
-    return world.group.heartbeat(world.now, MemberRef(member_id, None, generation))
+    return world.group.classic_protocol.heartbeat(world.now, MemberRef(member_id, None, generation))
 
 
 def given_by(world: World, answer: SyncAnswer) -> list[int]:
@@ -255,7 +251,7 @@ def test_classic_members_leave(world: World) -> None:
     static = join(world, "", instance_id="i").member_id
     world.say("new", 0)
     refs = [MemberRef("k"), MemberRef("new"), MemberRef("", "i"), MemberRef(static, "i"), MemberRef("nobody")]
-    departures, effects = world.group.leave(world.now, refs)
+    departures, effects = world.group.classic_protocol.leave(world.now, refs)
     world.perform(effects)
     assert [departure.code for departure in departures] == [
         ErrorCode.none,
@@ -323,7 +319,7 @@ def test_the_last_new_member_goes_and_a_classic_group_is_left(world: World, sile
             heartbeat(world, member_id, 7)
         world.pass_time(1)
     else:
-        world.perform(world.group.consumer_heartbeat(world.now, HeartbeatRequest("new", LEAVE_EPOCH), world.token()))
+        world.perform(world.group.member_heartbeat(world.now, ConsumerHeartbeat("new", LEAVE_EPOCH), world.token()))
     assert world.became is not None
     assert world.became.kind is GroupKind.CLASSIC
     state = decode(world.became.data)
@@ -355,7 +351,7 @@ def test_a_replaced_instance_may_have_been_the_last_new_member(world: World) -> 
     token = world.token()
     metadata = (MemberProtocol("range", subscription_bytes(["t"])),)
     request = JoinRequest(MemberRef("", "i"), "client", "/host", SESSION, REBALANCE, "consumer", metadata)
-    world.perform(world.group.join(world.now, request, token))
+    world.perform(world.group.classic_protocol.join(world.now, request, token))
     assert world.became is not None
     world.perform(world.group.close(ErrorCode.rebalance_in_progress))
     answer = world.answers[token]
@@ -369,12 +365,12 @@ def test_a_join_during_the_conversion_must_join_again(world: World) -> None:
     sync(world, "k", generation)
     wishes = {"rebalance_timeout": 100.0, "topic_names": frozenset({"t"}), "owned": frozenset()}
     token = world.token()
-    world.perform(world.group.consumer_heartbeat(world.now, HeartbeatRequest("new", 0, **wishes), token))  # type: ignore[arg-type]
+    world.perform(world.group.member_heartbeat(world.now, ConsumerHeartbeat("new", 0, **wishes), token))  # type: ignore[arg-type]
     world.now += SESSION - 1
     heartbeat(world, "k", generation)
     world.pass_time(1)
     assert world.became is not None
     world.perform(world.group.close(ErrorCode.rebalance_in_progress))
     answer = world.answers[token]
-    assert isinstance(answer, ConsumerHeartbeatAnswer)
+    assert isinstance(answer, MemberHeartbeatAnswer)
     assert (answer.code, answer.assigned) == (ErrorCode.unknown_member_id, None)

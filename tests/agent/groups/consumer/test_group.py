@@ -8,15 +8,10 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import (
-    LEAVE_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
-    ConsumerHeartbeatAnswer,
-    HeartbeatRequest,
-    MemberState,
-)
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, MemberState
 from headrace.agent.groups.consumer.saved import decode
 from headrace.agent.groups.group_values import MemberRef
+from headrace.agent.groups.members.member_values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, MemberHeartbeatAnswer
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
 
@@ -33,9 +28,9 @@ def full(world: World, *names: str) -> frozenset[int]:
     return world.topics.keys_of(names or ("t",))
 
 
-def settled(world: World, *member_ids: str) -> dict[str, ConsumerHeartbeatAnswer]:
+def settled(world: World, *member_ids: str) -> dict[str, MemberHeartbeatAnswer]:
     """Members that joined one after another; with the last assignment that each received."""
-    told: dict[str, ConsumerHeartbeatAnswer] = {}
+    told: dict[str, MemberHeartbeatAnswer] = {}
     for member_id in member_ids:
         told[member_id] = world.say(member_id, 0)
         for _ in range(4):
@@ -47,8 +42,8 @@ def settled(world: World, *member_ids: str) -> dict[str, ConsumerHeartbeatAnswer
     return told
 
 
-def known_at(known: ConsumerHeartbeatAnswer, answer: ConsumerHeartbeatAnswer) -> ConsumerHeartbeatAnswer:
-    return ConsumerHeartbeatAnswer(answer.code, answer.member_id, answer.member_epoch, known.assigned)
+def known_at(known: MemberHeartbeatAnswer, answer: MemberHeartbeatAnswer) -> MemberHeartbeatAnswer:
+    return MemberHeartbeatAnswer(answer.code, answer.member_id, answer.member_epoch, known.assigned)
 
 
 def test_the_first_member_gets_everything_at_once(world: World) -> None:
@@ -76,8 +71,8 @@ def test_a_partition_moves_only_after_it_was_given_up(world: World) -> None:
 def test_a_heartbeat_that_changes_nothing_stores_nothing(world: World) -> None:
     epoch = world.say("a", 0).member_epoch
     before = world.durable
-    token = world.heartbeat(HeartbeatRequest("a", epoch))
-    assert world.answers[token] == ConsumerHeartbeatAnswer(ErrorCode.none, "a", epoch)
+    token = world.heartbeat(ConsumerHeartbeat("a", epoch))
+    assert world.answers[token] == MemberHeartbeatAnswer(ErrorCode.none, "a", epoch)
     assert not world.saves
     assert world.durable is before
 
@@ -94,9 +89,9 @@ def test_no_member_is_answered_before_the_save(world: World) -> None:
     assert not world.saves
 
 
-def joining(member_id: str, **more: object) -> HeartbeatRequest:
+def joining(member_id: str, **more: object) -> ConsumerHeartbeat:
     values = {"rebalance_timeout": REBALANCE, "topic_names": frozenset({"t"}), "owned": frozenset(), **more}
-    return HeartbeatRequest(member_id, 0, **values)  # type: ignore[arg-type]
+    return ConsumerHeartbeat(member_id, 0, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -105,7 +100,7 @@ def test_a_save_that_failed_takes_the_group_back_to_what_is_stored(world: World,
     token = world.heartbeat(joining("b"))
     world.store(ErrorCode.coordinator_not_available, happened=happened)
     answer = world.answers[token]
-    assert isinstance(answer, ConsumerHeartbeatAnswer)
+    assert isinstance(answer, MemberHeartbeatAnswer)
     assert answer.code is ErrorCode.coordinator_not_available
     assert {member.member_id for member in world.group.roster} == ({"a", "b"} if happened else {"a"})
     assert world.say("a", 1).code is ErrorCode.none
@@ -125,7 +120,7 @@ def test_a_member_that_missed_an_answer_may_show_the_epoch_before_it(world: Worl
     world.say("a", 0)
     world.topics.put("u", 2)
     world.say("b", 0, topic_names=frozenset({"u"}))
-    world.heartbeat(HeartbeatRequest("a", 1))  # brings it to epoch 2, and is lost
+    world.heartbeat(ConsumerHeartbeat("a", 1))  # brings it to epoch 2, and is lost
     answer = world.say("a", 1, owned=full(world), rebalance_timeout=REBALANCE, topic_names=frozenset({"t"}))
     assert (answer.code, answer.member_epoch, answer.assigned) == (ErrorCode.none, 2, full(world))
 
@@ -242,7 +237,7 @@ def test_topics_that_come_grow_and_go_change_the_target(world: World) -> None:
     assert world.say("a", 3).assigned == full(world, "later")
     assert world.say("a", 3, owned=full(world, "later")).member_epoch == 4
     world.topics.put("other", 1)
-    assert world.say("a", 4) == ConsumerHeartbeatAnswer(ErrorCode.none, "a", 4), "no member subscribes to it"
+    assert world.say("a", 4) == MemberHeartbeatAnswer(ErrorCode.none, "a", 4), "no member subscribes to it"
 
 
 def test_patterns_follow_the_topics_that_match(world: World) -> None:
@@ -270,7 +265,7 @@ def test_a_new_coordinator_carries_on_without_a_rebalance(world: World) -> None:
     assert world.group.snapshot() == before
     for member_id, known in told.items():
         answer = world.say(member_id, known.member_epoch)
-        assert answer == ConsumerHeartbeatAnswer(ErrorCode.none, member_id, known.member_epoch)
+        assert answer == MemberHeartbeatAnswer(ErrorCode.none, member_id, known.member_epoch)
     assert not world.saves
     world.pass_time(SESSION + 1)
     world.store_all()
@@ -358,7 +353,7 @@ def test_partitions_that_an_earlier_release_stored_count_from_the_epoch_of_the_u
 def test_a_closed_group_only_answers_that_it_is_closed(world: World) -> None:
     token = world.heartbeat(joining("a"))
     world.perform(world.group.close(ErrorCode.not_coordinator))
-    assert world.answers[token] == ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, "a")
+    assert world.answers[token] == MemberHeartbeatAnswer(ErrorCode.not_coordinator, "a")
     assert world.say("a", 1).code is ErrorCode.not_coordinator
     assert world.group.check_commit(0.0, MemberRef("a", None, 1), 9) is ErrorCode.not_coordinator
     assert world.group.check_fetch(MemberRef("a", None, 1)) is ErrorCode.not_coordinator

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
-from headrace.agent.groups.consumer.saved import decode, from_topics
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
+from headrace.agent.groups.consumer.saved import decode
 from headrace.agent.groups.group_values import MemberRef
+from headrace.agent.groups.members.member_values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
+from headrace.agent.groups.members.partitions import from_topics
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
 from tests.seeds import examples
@@ -95,12 +97,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(self.clients), label="client")
         self.clients.remove(client)
         if isinstance(client, ClassicClient):
-            _, effects = self.world.group.leave(self.world.now, [MemberRef(client.member_id)])
+            _, effects = self.world.group.classic_protocol.leave(self.world.now, [MemberRef(client.member_id)])
             self.world.perform(effects)
             return
         away = comes_back and client.instance_id is not None
         epoch = LEAVE_FOR_A_WHILE_EPOCH if away else LEAVE_EPOCH
-        self.world.heartbeat(HeartbeatRequest(client.member_id, epoch, client.instance_id))
+        self.world.heartbeat(ConsumerHeartbeat(client.member_id, epoch, client.instance_id))
         if away:
             member_id = f"m{next(self.ids)}"
             self.clients.append(Client(self.world, member_id, client.names, client.pattern, client.instance_id))

@@ -336,7 +336,7 @@ async def test_one_turn_of_the_event_loop_changes_one_group(
 ) -> None:
     """A member that joins costs time for every member of its group: many at once would stall the loop."""
     turn, changes = 0, list[int]()
-    change = ConsumerGroup.consumer_heartbeat
+    change = ConsumerGroup.member_heartbeat
 
     async def count_turns() -> None:
         nonlocal turn
@@ -348,7 +348,7 @@ async def test_one_turn_of_the_event_loop_changes_one_group(
         changes.append(turn)
         return change(group, now, request, token)
 
-    monkeypatch.setattr(ConsumerGroup, "consumer_heartbeat", counted)
+    monkeypatch.setattr(ConsumerGroup, "member_heartbeat", counted)
     await heartbeat(world.home, "m0", 0)
     before, counting = len(changes), asyncio.create_task(count_turns())
     answers = await asyncio.gather(*(heartbeat(world.home, f"m{number}", 0) for number in range(1, 20)))

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.group_values import MemberRef, Reply, Save
+from headrace.agent.groups.group_values import MemberRef, Reply, Save, SyncRequest
+from headrace.agent.groups.members.member_values import MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.in_flight import AcquireLimits
 from headrace.agent.groups.share.rules import ShareGroupConfigs
 from headrace.agent.groups.share.share_partition import SharePartition
-from headrace.agent.groups.share.share_values import ShareHeartbeatAnswer, ShareHeartbeatRequest, ShareTopics
+from headrace.agent.groups.share.share_values import ShareTopics
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.config.group_configs import duration_ms
 from headrace.config.settings import Settings
@@ -29,7 +30,7 @@ from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 
 LIMITS = AcquireLimits(30.0, 5, 2000)
 CONFIGS = ShareGroupConfigs(10.0, 1.0, LIMITS, "latest", False)
-TOPICS = ShareTopics(object(), {"t": 1, "u": 2}, {1: [10, 11, 12], 2: [20]})
+TOPICS = ShareTopics({}, {"t": 1, "u": 2}, {1: [10, 11, 12], 2: [20]})
 
 
 class Machine:
@@ -40,10 +41,10 @@ class Machine:
         self.group = ShareGroup("g", lambda: self.size_max, lambda: CONFIGS, lambda: self.topics)
         self.saved: Any = None
 
-    def beat(self, member: str, epoch: int, *names: str, now: float = 0.0) -> ShareHeartbeatAnswer:
+    def beat(self, member: str, epoch: int, *names: str, now: float = 0.0) -> MemberHeartbeatAnswer:
         """A heartbeat of a member that joins with these topics, or continues without naming any."""
-        request = ShareHeartbeatRequest(member, epoch, topic_names=frozenset(names) if names else None)
-        effects = self.group.share_heartbeat(now, request, "token")
+        request = MemberHeartbeat(member, epoch, topic_names=frozenset(names) if names else None)
+        effects = self.group.member_heartbeat(now, request, "token")
         answers = []
         while effects:
             effect = effects.pop(0)
@@ -53,7 +54,7 @@ class Machine:
             elif isinstance(effect, Reply):
                 answers.append(effect.answer)
         (answer,) = answers
-        assert isinstance(answer, ShareHeartbeatAnswer)
+        assert isinstance(answer, MemberHeartbeatAnswer)
         return answer
 
 
@@ -93,7 +94,7 @@ def test_members_join_continue_are_fenced_and_leave() -> None:
 def test_a_change_of_topics_gives_a_new_assignment_with_the_next_heartbeat() -> None:
     machine = Machine()
     machine.beat("a", 0, "t", "new")
-    machine.topics = ShareTopics(object(), {"t": 1, "new": 3}, {1: [10], 3: [30]})
+    machine.topics = ShareTopics({}, {"t": 1, "new": 3}, {1: [10], 3: [30]})
     answer = machine.beat("a", 1)
     assert (answer.member_epoch, answer.assigned) == (2, {10, 30})
 
@@ -118,7 +119,7 @@ def test_the_next_coordinator_continues_where_the_last_one_was() -> None:
     heir = Machine()
     heir.group.restore(100.0, machine.saved.record())
     heir.group.epochs_from(1 << 20)
-    assert heir.group.members == machine.group.members
+    assert list(heir.group.members) == list(machine.group.members)
     assert heir.beat("b", 2, now=101.0).code is ErrorCode.none
     assert heir.beat("c", 0, "t", now=101.0).member_epoch == 1 << 20
     assert machine.saved.record().kind is GroupKind.SHARE
@@ -128,8 +129,7 @@ def test_other_protocols_are_refused() -> None:
     group = Machine().group
     ref = MemberRef("a", None, 1)
     assert group.check_commit(0.0, ref, 9) is group.check_fetch(ref) is ErrorCode.group_id_not_found
-    assert group.heartbeat(0.0, ref) is ErrorCode.unknown_member_id
-    assert group.leave(0.0, [ref])[0][0].code is ErrorCode.unknown_member_id
+    assert group.classic_protocol is None
 
 
 def test_what_is_kept_survives_its_encoding_and_ends_at_the_high_watermark() -> None:
@@ -173,6 +173,15 @@ async def _beat(agent: Coordinating, epoch: int, group: str = "g", names: tuple[
     return response.entity
 
 
+async def _classic_answers(agent: Coordinating, ref: MemberRef) -> list[ErrorCode]:
+    """The codes of the other requests of the classic protocol for group "g"."""
+    coordinator = agent.requests.coordinator
+    departures = await coordinator.leave("g", [ref], "/h")
+    assert not isinstance(departures, ErrorCode)
+    synced = await coordinator.sync("g", SyncRequest(ref, {}))
+    return [synced.code, await coordinator.heartbeat("g", ref), departures[0].code]
+
+
 def _offer(world: GroupsWorld, level: int = 1) -> None:
     for agent in world.agents:
         follower = agent.cluster.follower
@@ -186,6 +195,7 @@ async def test_a_share_group_and_groups_of_other_types_do_not_share_an_id(world:
     joined = await clock.run(_beat(world.home, 0))
     assert (joined.error_code, joined.member_epoch) == (0, 1)
     assert (await clock.run(world.home.join("g"))).error_code == ErrorCode.inconsistent_group_protocol
+    assert await clock.run(_classic_answers(world.home, MemberRef("m", None, 1))) == [ErrorCode.unknown_member_id] * 3
     codes = await clock.run(world.home.commit("g", {"t": {0: 1}}))
     assert set(codes["t"].values()) <= {int(ErrorCode.group_id_not_found), int(ErrorCode.unknown_topic_or_partition)}
     (listed,) = await clock.run(world.home.requests.administration.list(WorkSlices()))  # type: ignore[arg-type]

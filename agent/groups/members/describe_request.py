@@ -1,0 +1,121 @@
+"""What the requests that describe groups with members have in common: ConsumerGroupDescribe, ShareGroupDescribe.
+
+Place: request fields to the groups of held_groups.py and back.
+Invariant: each group is answered for itself, by its coordinator only. A group of another kind, or none at all, is
+GROUP_ID_NOT_FOUND, which makes clients ask DescribeGroups.
+Source: Kafka's message schemas.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.authorization.operations import NOT_ASKED
+from headrace.agent.groups.admin_requests import GROUP_OPERATIONS, undescribed
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.held_groups import Held
+from headrace.agent.groups.members.member import GroupMember
+from headrace.agent.groups.members.member_group import MemberGroup
+from headrace.agent.groups.members.partitions import Partitions, assignment
+from headrace.agent.groups.names import is_legal_group_id
+from headrace.agent.limits.work_slices import WorkSlices
+from headrace.metastore.log.image import TopicImage
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import Schema, decode, reply
+
+G = TypeVar("G", bound=MemberGroup[Any, Any])
+M = TypeVar("M", bound=GroupMember[Any])
+
+
+class DescribeHandler(ABC, Generic[G, M]):
+    """Describe groups of one kind and their members."""
+
+    def __init__(self, group_type: type[G], administration: GroupAdministration) -> None:
+        self._group_type, self._administration = group_type, administration
+
+    # -- what differs
+
+    @abstractmethod
+    def _topics(self) -> Mapping[int, TopicImage]:
+        """The newest topics by number."""
+
+    @abstractmethod
+    def _assignor(self, group: G) -> str:
+        """The name of the assignor that the group uses."""
+
+    @abstractmethod
+    def _own_fields(self, schema: Schema, group: G, member: M) -> Mapping[str, Any]:
+        """Fields of a member that not all kinds have."""
+
+    def _is_offered(self) -> bool:
+        """Whether there may be groups of this kind; UNSUPPORTED_VERSION if not."""
+        return True
+
+    async def _find(self, group_id: str) -> Held | ErrorCode:
+        """The group, of any kind; GROUP_ID_NOT_FOUND when there is nothing of it."""
+        return await self._administration.existing(group_id)
+
+    # -- the request
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
+        names = list(dict.fromkeys(entity.group_ids))  # each once: an answer is much longer than a name
+        if not self._is_offered():
+            refused = tuple(undescribed(schema, name, ErrorCode.unsupported_version) for name in names)
+            return reply(request, schema.response(groups=refused))
+        slices = WorkSlices()
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
+        groups = []
+        for name in names:
+            await self._administration.elect(name, slices)
+            groups.append(
+                undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+                if name in unknown
+                else await self._describe(schema, name, operations)
+            )
+        return reply(request, schema.response(groups=tuple(groups)))
+
+    async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
+        if not is_legal_group_id(group_id):
+            return undescribed(schema, group_id, ErrorCode.invalid_group_id)
+        held = await self._find(group_id)
+        if isinstance(held, ErrorCode):
+            message = f"Group {group_id} not found." if held is ErrorCode.group_id_not_found else None
+            return undescribed(schema, group_id, held, message)
+        group = held.group
+        if not isinstance(group, self._group_type):
+            message = f"Group {group_id} is not a {self._group_type.kind.value} group."
+            return undescribed(schema, group_id, ErrorCode.group_id_not_found, message)
+        return schema.make(
+            "DescribedGroup",
+            error_code=ErrorCode.none,
+            error_message=None,
+            group_id=group_id,
+            group_state=group.state_name,
+            group_epoch=group.target.group_epoch,
+            assignment_epoch=group.target.epoch,
+            assignor_name=self._assignor(group),
+            members=tuple(self._member(schema, group, member) for member in group.roster),
+            authorized_operations=operations,
+        )
+
+    def _member(self, schema: Schema, group: G, member: M) -> Any:
+        return schema.make(
+            "Member",
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=tuple(sorted(member.topic_names)),
+            assignment=self._assignment(schema, member.assigned),
+            **self._own_fields(schema, group, member),
+        )
+
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Any:
+        return assignment(schema, self._topics(), partitions, with_names=True)
