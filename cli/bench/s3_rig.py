@@ -28,7 +28,8 @@ from headrace.config.free_ports import free_ports
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import UnavailableError
 
-SERVER, PROXY = "versitygw", "headrace-s3-latency"
+SERVER, PROXY = "headrace-s3-server", "headrace-s3-latency"
+"""versitygw on a directory, and the proxy: `make tools` builds both."""
 TOOLS = "HEADRACE_TEST_TOOLS"
 """Environment variable: where `make tools` installs."""
 BUCKET, PREFIX, REGION = "bench", "headrace", "us-east-1"

@@ -43,7 +43,7 @@ def program(name: str) -> str:
 def missing() -> list[str]:
     """One line for each program that is absent, with the command that installs it."""
     built = [f"{name}: {BUILD}" for name in (*KUBERNETES, "etcd", "helm") if not (BIN / name).exists()]
-    built += ["versitygw: make tools"] if not (BIN / "s3-server").exists() else []
+    built += ["versitygw: make tools"] if not (BIN / "headrace-s3-server").exists() else []
     return built + [f"{name}: {how}" for name, how in SYSTEM.items() if program(name) == name]
 
 

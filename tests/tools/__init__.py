@@ -27,7 +27,7 @@ from tests.tools.tool import Tool
 HERE = Path(__file__).parent
 COMMAND = "python -m tests.tools"
 """Installs what can be installed."""
-VERSITYGW = TOOLS / "bin" / "s3-server"
+VERSITYGW = TOOLS / "bin" / "headrace-s3-server"
 _GO_PROGRAMS = {
     name: TOOLS / "bin" / f"{name}-{digest(HERE / 'go-clients')}" for name in ("franz-go", "franz-go-sending", "sarama")
 }

@@ -55,7 +55,7 @@ async def _produce(arguments: Arguments, pacer: Pacer) -> None:
         while not (pacer.is_stopped or is_broken.is_set()):
             for partition, number, value in pacer.next_burst():
                 try:
-                    future = await producer.send(arguments.topic, value, partition=partition)
+                    future = await _buffered(producer, arguments.topic, value, partition)
                 except aiokafka.errors.KafkaError as error:
                     pacer.failed(partition, number, repr(error))
                     continue
@@ -64,6 +64,19 @@ async def _produce(arguments: Arguments, pacer: Pacer) -> None:
                 task.add_done_callback(waiting.discard)
             await asyncio.sleep(TICK_S)
         await asyncio.gather(*waiting)
+
+
+async def _buffered(
+    producer: aiokafka.AIOKafkaProducer, topic: str, value: bytes, partition: int
+) -> asyncio.Future[aiokafka.structs.RecordMetadata]:
+    """Take the record, however long the buffer is full: nothing was sent of one that did not fit in time."""
+    while True:
+        try:
+            future: asyncio.Future[aiokafka.structs.RecordMetadata]
+            future = await producer.send(topic, value, partition=partition)
+            return future
+        except aiokafka.errors.KafkaTimeoutError:
+            continue
 
 
 async def _settle(

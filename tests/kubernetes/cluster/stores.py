@@ -88,7 +88,7 @@ class Stores:
         data.mkdir(parents=True)
         sidecar.mkdir()
         command = [
-            program("s3-server"), "--port", f"{HOST}:{S3_PORT}", "--keep-alive", "--quiet",
+            program("headrace-s3-server"), "--port", f"{HOST}:{S3_PORT}", "--keep-alive", "--quiet",
             "posix", "--sidecar", str(sidecar), str(data),
         ]  # fmt: skip
         keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"}
