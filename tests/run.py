@@ -73,6 +73,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="the slow tests, too: the nightly run")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs us behind it lets us ignore it
     folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -34,6 +34,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 
 logger = logging.getLogger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CGROUPS = Path("/sys/fs/cgroup")
 LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 """Files of version 2 and of version 1, as they appear inside a container."""
@@ -121,10 +122,22 @@ def _raise_descriptor_limit(settings: Settings) -> None:
 async def _serve(
     settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]], one_of: OneOfSeveral | None
 ) -> int:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in SIGNALS:
         loop.add_signal_handler(number, _on_signal, stopping)
+    try:
+        return await _until_stopped(settings, opened, one_of, stopping)
+    finally:
+        for number in SIGNALS:  # the loop closes what they write to before it takes them off: one more may come between
+            loop.remove_signal_handler(number)
+
+
+async def _until_stopped(
+    settings: Settings,
+    opened: Callable[[Settings], Awaitable[ProcessShell]],
+    one_of: OneOfSeveral | None,
+    stopping: asyncio.Event,
+) -> int:
     opening = asyncio.ensure_future(_opened_and_formatted(settings, opened))
     ended = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)

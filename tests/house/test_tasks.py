@@ -54,7 +54,7 @@ ACCOUNTED = {
     "cli/bench/window.py": {"measure": AWAITED},
     "cli/children.py": {"_start": AWAITED},
     "cli/dev.py": {"_watch": AWAITED},
-    "cli/process/serve.py": {"_serve": AWAITED},
+    "cli/process/serve.py": {"_until_stopped": AWAITED},
     "cli/several_agents/supervise.py": {"run": AWAITED},
     "client/consumer.py": {"start": LIBRARY},
     "client/fetching.py": {"run": LIBRARY},
