@@ -50,7 +50,7 @@ PLAN_COMPACTION = JobKind("plan", "compaction.interval.ms")
 PLAN_CLEANING = JobKind("plan-cleaning", "log.cleaner.backoff.ms")
 CLEAN_UP_SEGMENTS = JobKind("clean-up-segments", "segments.cleanup.interval.ms")
 DELETE_DEAD_FILES = JobKind("delete", 60_000, priority=5)
-"""Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
+"""Its interval is also how soon a restore of the metastore is noticed (compactor/permit.py)."""
 SWEEP_ORPHANS_MS = 3_600_000
 SWEEP_ORPHANS = JobKind("sweep", SWEEP_ORPHANS_MS)
 RECORD_OUTCOMES = JobKind("record-outcomes", 10_000)
@@ -65,7 +65,7 @@ PERIODIC = (
 ARCHIVE_AUDIT_ROWS = JobKind("archive-audit-rows")
 COMPACT = JobKind("compact", reads_segments=True)
 COMPACT_LARGE = JobKind("compact-large", reads_segments=True)
-"""For Spark, as CLEAN_LARGE."""
+"""A merge for Spark, as CLEAN_LARGE is a pass for it."""
 CLEAN = JobKind("clean", reads_segments=True)
 CLEAN_LARGE = JobKind("clean-large", reads_segments=True)
 CLEAN_NEXT = JobKind("clean-next", reads_segments=True)

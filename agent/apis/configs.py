@@ -31,7 +31,7 @@ _BY_TYPE = {
 }
 """ConfigResource.Type: topic, broker, broker logger, client metrics, group. Handlers refuse other types."""
 _NAMES = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
-"""Of these types, in the audit log."""
+"""The same types, as the audit log names them."""
 
 
 def _each(operation: AclOperation, answered: str) -> Serve:

@@ -77,6 +77,6 @@ class BrokerParts(ControllerParts, AccessParts):
     mutations: MutationQuotas
     rows: RowLimits
     enforced: Authorizer | None
-    """None if ACLs are not enforced."""
+    """The authorizer; None if ACLs are not enforced."""
     refused: Callable[[Request, str], None]
     """Logs a request that is refused."""

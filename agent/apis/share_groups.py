@@ -47,7 +47,7 @@ _BY_FIRST_FIELD = Whole.GROUP_IN_FIRST_FIELD
 
 
 def _read_group(ask: GatedRequest) -> Awaitable[Response]:
-    """The handler asks for topics, which the request names by id, or not at all."""
+    """Leave topics to the handler: the request names them by id, or not at all."""
     if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id or ""):
         return ask.refuse(_GROUP_DENIED)
     return ask.pass_on()

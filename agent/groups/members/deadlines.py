@@ -10,7 +10,7 @@ import math
 
 
 class MemberDeadlines:
-    """By member id. Heartbeats postpone deadlines without a call."""
+    """The deadlines of members, by member id. Heartbeats postpone them without a call."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, float] = {}

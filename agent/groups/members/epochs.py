@@ -21,7 +21,7 @@ class GroupEpochs:
         self._on_rise = on_rise
         self.group_epoch = 0
         self.lowest = 0
-        """Of the group epochs that begin from now on."""
+        """The least of the group epochs that begin from now on."""
         self.epoch = 0
         """The target's."""
         self.judged_by: object = None

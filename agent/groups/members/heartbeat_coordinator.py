@@ -47,7 +47,7 @@ class HeartbeatCoordinator(ABC, Generic[G, H]):
         self._group_type = group_type
         self._api, self._cluster, self._clock = api, cluster, clock
         self._turns = ClientTurns()
-        """So that one turn of the event loop changes one group."""
+        """One turn of the event loop changes one group."""
 
     # -- what differs
 
