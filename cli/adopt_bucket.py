@@ -86,7 +86,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     """The exit status. InvalidError, and nothing is changed, if the bucket is another cluster's or lacks a life of
     this one, or if processes of the cluster are running.
     """
-    known, address = await metastore.known_bucket(), bucket_address(settings.bucket)
+    known, address = await metastore.life.known_bucket(), bucket_address(settings.bucket)
     await _require_of_the_cluster(metastore, store)
     if known is not None and known == (await read_bucket_id(store), address) and not force:
         write(f"this is the metastore's bucket already: {address}")
@@ -94,7 +94,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     await _require_stopped(metastore)
     await require_unused(store, SystemClock())  # also by agents on another database, which this one is a copy of
     bar = ProgressBar()
-    delay_ms = (await read_settings(metastore, settings)).file_delete_delay_ms
+    delay_ms = (await read_settings(metastore.cluster, settings)).file_delete_delay_ms
     reads = VerifiedReads(store, SystemClock(), random.Random())
     found = await audit(metastore, reads, deep=False, delete_delay_ms=delay_ms, on_progress=bar)
     bar.close()
@@ -105,7 +105,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     await _require_stopped(metastore)  # the audit may have taken hours
     bucket = KnownBucket(draw(random.SystemRandom()), address)
     await replace_bucket_id(store, bucket.bucket_id)
-    if not await metastore.adopt_bucket(known, bucket):
+    if not await metastore.life.adopt_bucket(known, bucket):
         raise UnavailableError("the metastore's bucket was changed meanwhile: repeat the command")
     before = "no bucket was recorded" if known is None else f"before: {known.address}"
     write(f"the metastore has its files in this bucket from now on: {address} ({before})")
@@ -133,7 +133,7 @@ async def _require_of_the_cluster(metastore: PostgresMetastore, store: ObjectSto
             " changed"
         )
     life = await newest_life(store, None)
-    stored = (await metastore.describe_life()).life
+    stored = (await metastore.life.describe_life()).life
     if (0 if life is None else life.life) < stored:
         raise InvalidError(
             f"the bucket does not know life {stored} of this metastore: copy the objects below metastore/, too; nothing"
@@ -142,7 +142,9 @@ async def _require_of_the_cluster(metastore: PostgresMetastore, store: ObjectSto
 
 
 async def _require_stopped(metastore: PostgresMetastore) -> None:
-    running = {role: count for role, count in (await metastore.setting_proposals()).role_counts.items() if count}
+    running = {
+        role: count for role, count in (await metastore.cluster.setting_proposals()).role_counts.items() if count
+    }
     if running:
         counts = ", ".join(f"{role} {count}" for role, count in sorted(running.items()))
         raise InvalidError(

@@ -107,12 +107,12 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     bar, reads = ProgressBar(), VerifiedReads(store, SystemClock(), random.Random())
     try:
-        await require_bucket(metastore, store, settings.bucket)
+        await require_bucket(metastore.life, store, settings.bucket)
         if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
-            await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
+            await FollowedLife(metastore.life, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
             await require_unused(store, SystemClock())
-            keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
+            keeper = LifeKeeper(metastore.life, store, SystemClock(), random.Random())
             rebuilt = await rebuild_index(metastore, reads, keeper, bar)
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
@@ -125,11 +125,11 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             metastore,
             reads,
             deep=args.deep,
-            delete_delay_ms=(await read_settings(metastore, settings)).file_delete_delay_ms,
+            delete_delay_ms=(await read_settings(metastore.cluster, settings)).file_delete_delay_ms,
             on_progress=bar,
         )
         bar.close()
-        stopped = await deletion_state(metastore, store, resume=args.resume_janitor)
+        stopped = await deletion_state(metastore.files, store, resume=args.resume_janitor)
         ways = await _ways_past(metastore, found)
         as_dict = _as_dict(found) | {"janitor_stopped": stopped, "commands": ways}
         _print(as_dict if args.json else chain(_audit_lines(found, stopped), ways))
@@ -143,7 +143,7 @@ async def _ways_past(metastore: PostgresMetastore, found: Audit) -> list[str]:
     """A line for each place that is damaged, with the commands that go past it."""
     if not found.damaged:
         return []
-    names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore)).topics_by_id.items()}
+    names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore.cluster)).topics_by_id.items()}
     return [
         f"damaged: {names[one.name.topic_id]}:{one.name.partition_index} offsets={one.first_offset}-{one.last_offset}"
         f" file={one.file_id}\n  {ways_past(names[one.name.topic_id], one.name.partition_index, one.first_offset)}"
@@ -163,11 +163,11 @@ async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argpar
     if args.export is not None:
         await export(reads, found.file_ids, args.export)
     bar.close()
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     if args.put_back is not None:
-        return await put_back(metastore, reads, image, life.life, found.certain_ids, args)
+        return await put_back(metastore.index, reads, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
-    ends = await find_lost_ends(metastore, store)
+    ends = await find_lost_ends(metastore.index, store)
     shares = await find_lost_shares(metastore, store, life.life)
     as_dict = _lost_as_dict(found, names) | {"transaction_ends": [end._asdict() for end in ends]}
     as_dict["share_groups"] = lost_shares_as_dict(shares, image)

@@ -29,8 +29,8 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
     async with open_current(settings) as metastore:
         reason = "the metadata log keeps changing"
         for _ in range(ATTEMPTS):
-            image = await load_image(metastore)
-            before = await metastore.count_commit_shards()
+            image = await load_image(metastore.cluster)
+            before = await metastore.cluster.count_commit_shards()
             if shards == before:
                 return f"{COMMIT_SHARDS}={shards}: there are as many already"
             possible = [before << doublings for doublings in range(1, 11) if before << doublings <= COMMIT_SHARDS_MAX]
@@ -38,7 +38,7 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
                 raise InvalidError(f"commit shards grow by doublings: wanted={shards} possible={possible}")
             change_feature(image, COMMIT_SHARDS, shards, allow_downgrade=False)
             try:
-                if await metastore.grow_commit_shards(shards, image.offset):
+                if await metastore.cluster.grow_commit_shards(shards, image.offset):
                     return f"{COMMIT_SHARDS}={shards}: before, there were {before}"
             except UnavailableError as error:
                 reason = str(error)

@@ -27,7 +27,7 @@ async def open_current(settings: Settings) -> AsyncIterator[PostgresMetastore]:
             clock, rng = SystemClock(), random.Random()
             store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
             try:
-                await FollowedLife(metastore, store, clock, rng).require_current()
+                await FollowedLife(metastore.life, store, clock, rng).require_current()
             finally:
                 await store.close()
         yield metastore

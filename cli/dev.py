@@ -287,8 +287,8 @@ async def _forget_dead_agents(url: str, settings: Settings) -> None:
     """No other process uses this metastore, so all registered agents belong to a previous run and have exited."""
     metastore = await PostgresMetastore.open(url, settings)
     try:
-        for agent in (await load_image(metastore)).agents.values():
-            await metastore.unregister_agent(agent.node_id, agent.broker_epoch)
+        for agent in (await load_image(metastore.cluster)).agents.values():
+            await metastore.cluster.unregister_agent(agent.node_id, agent.broker_epoch)
     finally:
         await metastore.close()
 
@@ -299,9 +299,9 @@ async def _follow_moved_bucket(settings: Settings) -> None:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        known = await metastore.known_bucket()
+        known = await metastore.life.known_bucket()
         if known is not None and known.address != address and await read_bucket_id(store) == known.bucket_id:
-            await metastore.adopt_bucket(known, known._replace(address=address))
+            await metastore.life.adopt_bucket(known, known._replace(address=address))
     finally:
         await metastore.close()
         await store.close()

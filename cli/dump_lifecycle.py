@@ -38,11 +38,13 @@ async def lifecycle_lines(
         raise ConfigError("metastore.url is not set (--metastore-url)")
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore)).topics_by_id.items()}
-        async with trail_reader(metastore, settings) as trail:
+        names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore.cluster)).topics_by_id.items()}
+        async with trail_reader(metastore.segment_logs, settings) as trail:
             for number in range(METADATA_PARTITIONS):
                 is_first = True
-                async for record in _audit(trail, names, number) if is_audit else _remote_log(metastore, names, number):
+                async for record in (
+                    _audit(trail, names, number) if is_audit else _remote_log(metastore.segment_logs, names, number)
+                ):
                     if is_first:
                         yield f"partition: {number}"
                     is_first = False

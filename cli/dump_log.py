@@ -143,10 +143,10 @@ async def metadata_log_lines(
         raise ConfigError("metastore.url is not set (--metastore-url)")
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        offset = await metastore.metadata_log_start() if start_offset is None else start_offset
-        if offset > (head := await metastore.metadata_head()):
+        offset = await metastore.cluster.metadata_log_start() if start_offset is None else start_offset
+        if offset > (head := await metastore.cluster.metadata_head()):
             raise InvalidError(f"offset out of range: the metadata log ends at {head}: start_offset={offset}")
-        while records := await metastore.read_metadata(offset, PAGE_RECORDS):
+        while records := await metastore.cluster.read_metadata(offset, PAGE_RECORDS):
             for line in framed_lines(records, offset, skip_record_metadata=skip_record_metadata):
                 yield line
             offset += len(records)

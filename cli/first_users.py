@@ -63,7 +63,7 @@ async def add_users(settings: Settings, users: Sequence[FirstUser]) -> list[str]
     """Add those that do not exist; returns a line for each. UnavailableError if the log changed meanwhile."""
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         new: dict[str, tuple[ScramKeys, ...]] = {}
         for name, keys in users:
             if name not in image.scram_credentials:
@@ -73,7 +73,7 @@ async def add_users(settings: Settings, users: Sequence[FirstUser]) -> list[str]
             UserScramKeysRecord(user_name=name, keys=tuple(sealed_keys.sealed(image, name, each) for each in keys))
             for name, keys in new.items()
         ]
-        if records and not await metastore.append_records(image.offset, records):
+        if records and not await metastore.cluster.append_records(image.offset, records):
             raise UnavailableError("the metadata log changed: repeat the command with --ignore-formatted")
     finally:
         await metastore.close()

@@ -83,10 +83,10 @@ async def _begin_life(settings: Settings, *, force: bool) -> int:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        await require_bucket(metastore, store, settings.bucket)
+        await require_bucket(metastore.life, store, settings.bucket)
         if not force:
             await require_unused(store, SystemClock())
-        return await LifeKeeper(metastore, store, SystemClock(), random.Random()).begin_anew("restored")
+        return await LifeKeeper(metastore.life, store, SystemClock(), random.Random()).begin_anew("restored")
     finally:
         await metastore.close()
         await store.close()

@@ -25,7 +25,6 @@ from headrace.cli.output import write
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.tables import confirm
 from headrace.compactor.put_back import (
-    ExtentApi,
     Planned,
     PlannedBatch,
     PutBack,
@@ -36,6 +35,7 @@ from headrace.compactor.put_back import (
     read_put_back,
     read_whole,
 )
+from headrace.metastore.api.read import IndexApi
 from headrace.metastore.life.forgotten import read_forgotten
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import SystemClock
@@ -54,7 +54,7 @@ WARNING = (
 
 
 async def put_back(
-    api: ExtentApi,
+    api: IndexApi,
     reads: VerifiedReads,
     image: MetadataImage,
     life: int,

@@ -40,7 +40,7 @@ async def restore(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidError(f"{reason}: {args.new_name}")
     async with open_current(settings) as metastore:
         if args.list:
-            show(args, [_deleted_row(topic) for topic in await metastore.restorable_topics()], DELETED_COLUMNS)
+            show(args, [_deleted_row(topic) for topic in await metastore.topics.restorable_topics()], DELETED_COLUMNS)
             return 0
         if args.records:
             return await _restore_records(metastore, args)
@@ -60,9 +60,9 @@ def _deleted_row(topic: RestorableTopic) -> dict[str, Any]:
 
 
 async def _restore_topic(metastore: PostgresMetastore, args: argparse.Namespace) -> int:
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     try:
-        topic = newest_of(await metastore.restorable_topics(), args.topic, args.id)
+        topic = newest_of(await metastore.topics.restorable_topics(), args.topic, args.id)
     except NotFoundError as error:
         if args.topic in image.topics_by_name:
             raise InvalidError(
@@ -94,7 +94,7 @@ async def _restore_topic(metastore: PostgresMetastore, args: argparse.Namespace)
 
 
 async def _restore_records(metastore: PostgresMetastore, args: argparse.Namespace) -> int:
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     rule = topic_rule(image, args.topic, set())
     found = await _removed(metastore, _keys(image, args.topic), rule)
     if args.dry_run:
@@ -106,7 +106,7 @@ async def _restore_records(metastore: PostgresMetastore, args: argparse.Namespac
         return 0
     bar = ProgressBar()
     try:
-        done = await restore_removed(metastore, back, bar)
+        done = await restore_removed(metastore.topics, back, bar)
     finally:
         bar.close()
     extents, size = sum(one.extents for one in done), sum(one.size_bytes for one in done)
@@ -146,7 +146,7 @@ async def _removed(metastore: PostgresMetastore, keys: list[int], rule: Retentio
     return [
         one
         for key in keys
-        for one in await metastore.removed_records(
+        for one in await metastore.topics.removed_records(
             [key], extents_max=EXTENTS_SHOWN, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes
         )
     ]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.tables import confirm
-from headrace.compactor.audit import AuditMetastore, OnProgress
+from headrace.compactor.audit import OnProgress
 from headrace.compactor.lost import find_lost
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.put_back import files_put_back
 from headrace.metastore.api.files import FileApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.bucket import newest_life
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -23,7 +24,7 @@ from headrace.storage.segment.rereading import VerifiedReads
 
 
 async def confirm_loss(
-    metastore: AuditMetastore, reads: VerifiedReads, clock: Clock, args: argparse.Namespace, bar: OnProgress
+    metastore: Metastore, reads: VerifiedReads, clock: Clock, args: argparse.Namespace, bar: OnProgress
 ) -> None:
     """InvalidError unless no lost file with a recorded commit is left, or the user accepts its loss."""
     life = await newest_life(reads.store, None)

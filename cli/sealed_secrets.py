@@ -29,7 +29,7 @@ async def seal_secrets(settings: Settings) -> list[str]:
         raise ConfigError("metadata.secret.keys is not set")
     async with open_current(settings) as metastore:
         users, is_new = await _seal_users(metastore, SealedKeys(sealing, metastore.cluster_id))
-        zone = await metastore.seal_zone_secret(renew=is_new)
+        zone = await metastore.cluster.seal_zone_secret(renew=is_new)
     return [
         f"{SEALED_SECRETS}=1: agents without metadata.secret.keys cannot start",
         f"users: {users} sealed now",
@@ -40,9 +40,9 @@ async def seal_secrets(settings: Settings) -> list[str]:
 async def _seal_users(metastore: PostgresMetastore, sealed_keys: SealedKeys) -> tuple[int, bool]:
     """(how many were sealed, whether no agent has ever registered)."""
     for _ in range(ATTEMPTS):
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         due = sealed_keys.due(image)
-        if not due or await metastore.append_records(image.offset, due):
+        if not due or await metastore.cluster.append_records(image.offset, due):
             users = sum(isinstance(record, UserScramKeysRecord) for record in due)
             return users, not image.agents and not image.unregistered
     raise UnavailableError("the metadata log keeps changing: repeat the command")

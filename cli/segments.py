@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _partition(metastore: PostgresMetastore, topic: str, index: int) -> RemotePartitionKey:
     """Return the partition by name, else by id. NotFoundError for a name that no topic has."""
-    found = (await load_image(metastore)).topics_by_name.get(topic)
+    found = (await load_image(metastore.cluster)).topics_by_name.get(topic)
     if found is not None:
         return RemotePartitionKey(found.topic_id, index)
     try:

@@ -169,7 +169,7 @@ def run_grow(args: argparse.Namespace) -> int:
 
 async def _rotate(settings: Settings) -> Rotation:
     async with open_current(settings) as metastore:
-        return await metastore.rotate_zone_secret()
+        return await metastore.cluster.rotate_zone_secret()
 
 
 def run_random_uuid(args: argparse.Namespace) -> int:
@@ -265,7 +265,7 @@ async def format_bucket(settings: Settings, cluster_id: str) -> None:
             settings.metastore_url, msgspec.structs.replace(settings, metastore_pool_size=1)
         )
         try:
-            await claim_bucket(metastore, store, settings.bucket, random.SystemRandom())
+            await claim_bucket(metastore.life, store, settings.bucket, random.SystemRandom())
         finally:
             await metastore.close()
         await write_cluster_id(store, cluster_id)

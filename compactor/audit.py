@@ -17,15 +17,16 @@ import enum
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.listing import pages
 from headrace.compactor.put_back import read_whole
 from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.jobs.kinds import SWEEP_ORPHANS_MS
-from headrace.metastore.api.files import FileApi, FileState
+from headrace.metastore.api.files import FileState
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import Extent, run_of
-from headrace.metastore.api.reports import AuditedFile, PartitionName, ReportApi
+from headrace.metastore.api.reports import AuditedFile, PartitionName
 from headrace.storage.errors import BadTransferError, CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
@@ -119,10 +120,6 @@ class Audit:
             self.violations.append(Violation(kind, file_id, detail))
 
 
-class AuditMetastore(FileApi, ReportApi, Protocol):
-    """The part of the metastore that is compared with the bucket."""
-
-
 OnProgress = Callable[[str, int, int], None]
 """(what is being done, number done, total; 0: unknown)."""
 
@@ -133,14 +130,14 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: AuditMetastore, reads: VerifiedReads, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
+    api: Metastore, reads: VerifiedReads, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Check metastore and bucket. Raises what either raises if it is not available.
 
     `delete_delay_ms`: file.delete.delay.ms of the processes that sweep.
     """
     found = Audit()
-    totals = await api.file_totals()
+    totals = await api.reports.file_totals()
     await _check_files(_FileCheck(api, reads, found, deep=deep), totals.total, on_progress)
     await _check_objects(api, reads.store, found, young_ms(delete_delay_ms), on_progress)
     return found
@@ -148,9 +145,9 @@ async def audit(
 
 async def _check_files(check: _FileCheck, total: int, on_progress: OnProgress) -> None:
     done, after = 0, uuid.UUID(int=0)
-    while page := await check.api.audit_files(after, PAGE_FILES):
+    while page := await check.api.reports.audit_files(after, PAGE_FILES):
         keys = {extent.partition_key for file in page for extent in file.extents}
-        names = await check.api.partition_names(sorted(keys)) if keys else {}
+        names = await check.api.reports.partition_names(sorted(keys)) if keys else {}
         gate = asyncio.Semaphore(PARALLEL)
         await asyncio.gather(*(check.check(file, names, gate) for file in page))
         done, after = done + len(page), page[-1].file_id
@@ -158,14 +155,14 @@ async def _check_files(check: _FileCheck, total: int, on_progress: OnProgress) -
 
 
 async def _check_objects(
-    api: AuditMetastore, store: ObjectStore, found: Audit, young_ms: int, on_progress: OnProgress
+    api: Metastore, store: ObjectStore, found: Audit, young_ms: int, on_progress: OnProgress
 ) -> None:
     async for page in pages(store):
         found.objects += len(page.files)
         found.object_bytes += sum(info.size for info in page.files.values())
         found.foreign += len(page.foreign)
-        unnamed = await api.unnamed_files(list(page.files)) if page.files else []
-        now_ms = (await api.file_totals()).wall_ms if unnamed else 0
+        unnamed = await api.files.unnamed_files(list(page.files)) if page.files else []
+        now_ms = (await api.reports.file_totals()).wall_ms if unnamed else 0
         for file_id in unnamed:
             info, age_ms = page.files[file_id], now_ms - born_ms(file_id) - term_ms(file_id)
             found.unnamed += 1
@@ -187,7 +184,7 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 class _FileCheck:
     """Checks files, several of them in parallel."""
 
-    def __init__(self, api: AuditMetastore, reads: VerifiedReads, found: Audit, *, deep: bool) -> None:
+    def __init__(self, api: Metastore, reads: VerifiedReads, found: Audit, *, deep: bool) -> None:
         self.api = api
         self._reads = reads
         self._found = found
@@ -282,7 +279,7 @@ class _FileCheck:
 
     async def _still_lives(self, file: AuditedFile) -> bool:
         """Return whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
-        again = await self.api.audit_files(uuid.UUID(int=file.file_id.int - 1), 1)
+        again = await self.api.reports.audit_files(uuid.UUID(int=file.file_id.int - 1), 1)
         return bool(again) and again[0].file_id == file.file_id and bool(again[0].extents)
 
 

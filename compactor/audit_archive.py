@@ -29,17 +29,15 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.compactor.permit import permit
 from headrace.jobs.kinds import ARCHIVE_AUDIT_ROWS
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.audit_archive import AUDIT_PREFIX, ArchivedAudit, AuditArchiveApi
-from headrace.metastore.api.files import FileApi
+from headrace.metastore.api.audit_archive import AUDIT_PREFIX, ArchivedAudit
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of, verified_blocks
 from headrace.storage.clock import Clock
@@ -90,16 +88,12 @@ class AuditArchiveMetrics:
         )
 
 
-class ArchiveMetastore(AuditArchiveApi, SegmentLogApi, FileApi, Protocol):
-    """The part of the metastore that the job needs."""
-
-
 class AuditArchiver:
     """The jobs.runner.JobHandler of archive-audit, and with `archive_rows` the one of archive-audit-rows."""
 
     def __init__(
         self,
-        api: ArchiveMetastore,
+        api: Metastore,
         store: ObjectStore,
         clock: Clock,
         rng: random.Random,
@@ -114,10 +108,12 @@ class AuditArchiver:
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """All steps. FencedError if the lease is lost; UnavailableError at the end if the store refused a deletion."""
-        if (life := self._api.named_life) != self._life:
+        if (life := self._api.life.named_life) != self._life:
             self._life, self._runs = life, 0
-        if parts := await self._api.archivable_audit(BLOCK_RECORDS):
-            await self._api.enqueue_jobs([ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part, _ in parts], by=lease.token)
+        if parts := await self._api.audit_archive.archivable_audit(BLOCK_RECORDS):
+            await self._api.jobs.enqueue_jobs(
+                [ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part, _ in parts], by=lease.token
+            )
         if self._runs % RUNS_PER_JOIN == 0:
             await self._join(lease)
         refused = await self._delete_due(lease)
@@ -130,7 +126,7 @@ class AuditArchiver:
     async def archive_rows(self, job: Job, lease: Lease) -> None:
         """Move rows of the job's metadata partition until less than a block is left. FencedError if it is lost."""
         part, archived = int(job.key), 0
-        firsts = dict(await self._api.archivable_audit(BLOCK_RECORDS))
+        firsts = dict(await self._api.audit_archive.archivable_audit(BLOCK_RECORDS))
         first = firsts.get(part)
         for _ in range(OBJECTS_PER_JOB):
             if first is None or (moved := await self._archive_once(part, first, lease)) is None:
@@ -143,7 +139,7 @@ class AuditArchiver:
         """Move the first rows to an object; None if they do not fill a block, or if retention was faster."""
         writer, newest_ms, start = ObjectWriter(), 0, first
         while len(writer.blocks) < BLOCKS_PER_OBJECT:
-            events = (await self._api.read_audit_log(part, start, BLOCK_RECORDS)).rows
+            events = (await self._api.segment_logs.read_audit_log(part, start, BLOCK_RECORDS)).rows
             if len(events) < BLOCK_RECORDS:
                 break
             writer.add(events)
@@ -157,7 +153,7 @@ class AuditArchiver:
     async def _move(self, lease: Lease, archived: ArchivedAudit, data: bytes) -> bool:
         """Store the object, then replace its rows. False if retention was faster: the object is swept later."""
         await self._store.put(archived.object_key, data)
-        if is_done := await self._api.archive_audit(lease.token, archived):
+        if is_done := await self._api.audit_archive.archive_audit(lease.token, archived):
             self._metrics.records.inc(archived.records)
             self._metrics.bytes.inc(len(data))
         return is_done
@@ -170,7 +166,7 @@ class AuditArchiver:
         """
         reads = VerifiedReads(self._store, self._clock, self._rng)
         for part in range(METADATA_PARTITIONS):
-            for group in joinable(await self._api.archived_audit(part)):
+            for group in joinable(await self._api.audit_archive.archived_audit(part)):
                 writer = ObjectWriter()
                 try:
                     for row in group:
@@ -181,18 +177,18 @@ class AuditArchiver:
                     continue
                 joined, data = _made(writer, part, max(row.newest_ms for row in group), lease)
                 await self._store.put(joined.object_key, data)
-                await self._api.join_audit(lease.token, joined, len(group))
+                await self._api.audit_archive.join_audit(lease.token, joined, len(group))
                 lease.progress = f"joined={len(group)} first={joined.first_offset}"
 
     async def _delete_due(self, lease: Lease) -> int:
         """Delete objects, then the rows of those that the store confirmed; how many it refused."""
-        while due := await self._api.due_audit(OBJECTS_PER_CALL):
-            incarnation_id = await permit(self._api, self._store, lease.token)
+        while due := await self._api.audit_archive.due_audit(OBJECTS_PER_CALL):
+            incarnation_id = await permit(self._api.files, self._store, lease.token)
             if incarnation_id is None:
                 return 0
             confirmed = set(await self._store.delete_many([each.object_key for each in due]))
             gone = [each for each in due if each.object_key in confirmed]
-            await self._api.drop_audit(lease.token, incarnation_id, gone)
+            await self._api.audit_archive.drop_audit(lease.token, incarnation_id, gone)
             self._metrics.due.inc(len(gone))
             if len(gone) < len(due):
                 return len(due) - len(gone)
@@ -208,8 +204,8 @@ class AuditArchiver:
         born_before_ms = self._clock.wall_ms() - SWEEP_AGE_MS
         for part in range(METADATA_PARTITIONS):
             listed = {found.key: found async for found in self._store.list_objects(f"{AUDIT_PREFIX}{part:02}/")}
-            unfinished = await self._api.archiving_epochs(ARCHIVE_AUDIT_ROWS.name) if listed else set()
-            rows = {row.object_key: row for row in await self._api.archived_audit(part)}
+            unfinished = await self._api.audit_archive.archiving_epochs(ARCHIVE_AUDIT_ROWS.name) if listed else set()
+            rows = {row.object_key: row for row in await self._api.audit_archive.archived_audit(part)}
             missing += [key for key, row in rows.items() if key not in listed and not row.is_due]
             for key, found in listed.items():
                 epoch = epoch_of(key)
@@ -220,7 +216,7 @@ class AuditArchiver:
         self._metrics.missing.set(self._missing)
         if missing:
             logger.error("objects of the audit trail are missing: objects=%d first=%s", len(missing), min(missing))
-        if orphans and await permit(self._api, self._store, lease.token) is not None:
+        if orphans and await permit(self._api.files, self._store, lease.token) is not None:
             for start in range(0, len(orphans), OBJECTS_PER_CALL):
                 some = orphans[start : start + OBJECTS_PER_CALL]
                 self._metrics.orphans.inc(len(await self._store.delete_many(some)))

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import random
 from contextlib import aclosing
-from typing import Protocol
 
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job, make_plan
 from headrace.compactor.take_over import Swapper, Uploads, record_lost
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segments import SegmentApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
 from headrace.storage.errors import (
@@ -41,17 +39,13 @@ PATIENT_ATTEMPTS = 6
 """How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
 
 
-class CompactorApi(CompactionApi, SegmentApi, Protocol):
-    """The part of the metastore that merges need."""
-
-
 class Compactor:
     """Runs jobs of kind "compact"; one instance may run several at a time."""
 
     def __init__(
         self,
         store: ObjectStore,
-        metastore: CompactorApi,
+        metastore: Metastore,
         commit_shards: int,
         limits: MergeLimits,
         clock: Clock,
@@ -60,8 +54,8 @@ class Compactor:
     ) -> None:
         """`store` is this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
-        self._uploads = Uploads(metastore, store, rng)
-        self._swapper = Swapper(metastore, commit_shards, clock, rng)
+        self._uploads = Uploads(metastore.segments, store, rng)
+        self._swapper = Swapper(metastore.compaction, commit_shards, clock, rng)
         self._limits = limits
         self._clock, self._rng, self._metrics = clock, rng, metrics
 
@@ -73,7 +67,7 @@ class Compactor:
         """
         wanted = decode_job(job.payload)
         began = self._clock.monotonic()
-        plan = make_plan(wanted.level, await self._metastore.live_extents(wanted.file_ids))
+        plan = make_plan(wanted.level, await self._metastore.compaction.live_extents(wanted.file_ids))
         counts, files = MergeCounts(), 0
         patient = job.attempts <= PATIENT_ATTEMPTS
         with self._metrics.merging(plan, counts):
@@ -87,7 +81,7 @@ class Compactor:
                     del file  # its bytes, while the next one is built
         if counts.refused_all:
             await self._require_an_answer()
-        await self._metastore.mark_damaged(lease.token, counts.damaged)
+        await self._metastore.compaction.mark_damaged(lease.token, counts.damaged)
         if counts.altered_extents:
             raise BadTransferError(f"each read of some extents was altered: extents={counts.altered_extents}")
 
@@ -111,5 +105,5 @@ class Compactor:
             async for swaps, outcomes in self._swapper.swap_in(lease.token, named, file.runs):
                 self._metrics.swapped(swaps, outcomes)
         except FencedError:
-            await record_lost(self._metastore, lease.token, named)
+            await record_lost(self._metastore.segments, lease.token, named)
             raise

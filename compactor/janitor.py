@@ -16,16 +16,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.permit import permit
 from headrace.jobs.kinds import DELETE_DEAD_FILES
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.cluster import ConfigApi
-from headrace.metastore.api.files import DeadFile, FileApi
+from headrace.metastore.api.files import DeadFile
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.segments import SegmentApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
@@ -69,14 +67,10 @@ class RefusedFiles:
         return min(DELAY_MIN_MS << min(count - 1, 20), DELAY_MAX_MS)
 
 
-class JanitorMetastore(FileApi, SegmentApi, ConfigApi, Protocol):
-    """The part of the metastore that janitor and sweeper need."""
-
-
 class Janitor:
     """A jobs.runner.Handler."""
 
-    def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
+    def __init__(self, api: Metastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
         self._store = store
         self._metrics = metrics
@@ -84,24 +78,24 @@ class Janitor:
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """Delete all dead files that are due. UnavailableError at the end if the store refused any of them."""
-        if not await self._metrics.undecided.has_delay(DELETE_DEAD_FILES.name, self._api):
+        if not await self._metrics.undecided.has_delay(DELETE_DEAD_FILES.name, self._api.cluster):
             return
-        incarnation_id = await permit(self._api, self._store, lease.token)
+        incarnation_id = await permit(self._api.files, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
             return
-        while await self._api.release_segments(lease.token, incarnation_id, limit=FILES_PER_CALL):
+        while await self._api.segments.release_segments(lease.token, incarnation_id, limit=FILES_PER_CALL):
             pass
         deleted = refused = 0
         while True:
-            files = await self._api.take_dead_files(lease.token, incarnation_id, limit=FILES_PER_CALL)
+            files = await self._api.files.take_dead_files(lease.token, incarnation_id, limit=FILES_PER_CALL)
             if not files:
                 break
             gone = await self._delete(lease, files)
             deleted += gone
             refused += len(files) - gone
             lease.progress = f"{deleted} files deleted"
-        while await self._api.tombstone_segments(FILES_PER_CALL):
+        while await self._api.segments.tombstone_segments(FILES_PER_CALL):
             pass
         if deleted:
             logger.info("dead files deleted: files=%d", deleted)
@@ -113,11 +107,11 @@ class Janitor:
         confirmed = set(await self._store.delete_many([object_key(file.file_id) for file in files]))
         gone = [file for file in files if object_key(file.file_id) in confirmed]
         if gone:
-            await self._api.drop_files(lease.token, [file.file_id for file in gone])
+            await self._api.files.drop_files(lease.token, [file.file_id for file in gone])
             self._refused.deleted(file.file_id for file in gone)
         if len(gone) < len(files):
             refused = self._refused.refused({file.file_id for file in files} - {file.file_id for file in gone})
-            await self._api.set_aside_files(lease.token, refused)
+            await self._api.files.set_aside_files(lease.token, refused)
             self._metrics.unconfirmed.inc(len(refused))
             logger.warning("deletions refused by the store: files=%d first=%s", len(refused), min(refused))
         self._metrics.set_aside.set(len(self._refused))

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.compactor.audit import AuditMetastore, OnProgress
+from headrace.compactor.audit import OnProgress
 from headrace.compactor.listing import pages
 from headrace.compactor.put_back import read_whole
-from headrace.metastore.api.read import ExtentQuery, ReadApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import ExtentQuery, IndexApi
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.metastore.transactions.markers import Marker, marker_of
 from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
@@ -92,9 +93,7 @@ class Lost:
         return [self.partitions[name] for name in sorted(self.partitions)]
 
 
-async def find_lost(
-    api: AuditMetastore, reads: VerifiedReads, begun_ms: int, now_ms: int, on_progress: OnProgress
-) -> Lost:
+async def find_lost(api: Metastore, reads: VerifiedReads, begun_ms: int, now_ms: int, on_progress: OnProgress) -> Lost:
     """Files of before the newest life, which began at `begun_ms`, that no row names. One footer is read for each.
     Times are of wall clocks, in ms since the epoch."""
     found, seen, fed = Lost(), 0, await read_forgotten(reads.store)
@@ -107,7 +106,7 @@ async def find_lost(
     async for page in pages(reads.store):
         seen += len(page.files)
         old = [file_id for file_id in page.files if may_be_lost(file_id)]
-        for file_id in await api.unnamed_files(old) if old else []:
+        for file_id in await api.files.unnamed_files(old) if old else []:
             await _count(reads, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
     return found
@@ -124,7 +123,7 @@ class LostEnd(NamedTuple):
     marker: Marker
 
 
-async def find_lost_ends(api: ReadApi, store: ObjectStore) -> list[LostEnd]:
+async def find_lost_ends(api: IndexApi, store: ObjectStore) -> list[LostEnd]:
     """Ends of transactions that agents recorded, and that the log does not have: what the new life aborted, although
     its end was acknowledged or about to be."""
     recorded = [

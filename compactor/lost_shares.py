@@ -10,11 +10,12 @@ were, delivered again. What was acknowledged after the newest recorded state is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.share_recorder import ROWS_PER_CALL, read_states
-from headrace.metastore.api.read import EpochQuery, LeaderEpochApi
-from headrace.metastore.api.share_groups import ShareState, ShareStateApi, StoredShareState
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import EpochQuery, IndexApi
+from headrace.metastore.api.share_groups import ShareState, StoredShareState
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.metastore.life.recorded_shares import STORED, RecordedShares, read_recorded
 from headrace.metastore.share_states import GroupProgress, lost_ranges
@@ -52,18 +53,14 @@ class LostShares(NamedTuple):
     agents_ms: int = 0
 
 
-class LostSharesMetastore(ShareStateApi, LeaderEpochApi, Protocol):
-    """What the list needs."""
-
-
-async def find_lost_shares(api: LostSharesMetastore, store: ObjectStore, life: int) -> LostShares:
+async def find_lost_shares(api: Metastore, store: ObjectStore, life: int) -> LostShares:
     """Return what the life, the newest one, lacks of what was acknowledged before it."""
     recorded = await read_recorded(store, life)
     answered = newest_states(recorded)
     if not answered:
         return LostShares([])
-    found = {row.state.place: row for row in await read_states(api)}
-    ends = await _ends(api, answered.values())
+    found = {row.state.place: row for row in await read_states(api.groups)}
+    ends = await _ends(api.index, answered.values())
     lost = []
     for place, state in sorted(answered.items()):
         row = found.get(place)
@@ -111,7 +108,7 @@ def _order(state: ShareState) -> tuple[int, int]:
     return state.coordinator_epoch, state.revision
 
 
-async def _ends(api: LeaderEpochApi, states: Iterable[ShareState]) -> Mapping[Place, int]:
+async def _ends(api: IndexApi, states: Iterable[ShareState]) -> Mapping[Place, int]:
     """Return where the log of the state's life ends here: offsets from there on are of other records. Partitions that
     are gone are left out.
     """

@@ -20,16 +20,15 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from headrace.compactor.permit import permit
 from headrace.compactor.share_recorder import ShareRecorder
 from headrace.jobs.lease import Lease
 from headrace.metastore import bulk_records
-from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import Job, JobToken
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
-from headrace.metastore.api.share_groups import ShareStateApi
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.recorded_objects import (
     RecordedObject,
@@ -275,20 +274,16 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         return await self._api.bulk_files_in_index(entries)
 
 
-class RecordedApi(OutcomeApi, ShareStateApi, FileApi, Protocol):
-    """What the job asks of the metastore."""
-
-
 class OutcomeJob:
     """A jobs.runner.JobHandler."""
 
-    def __init__(self, api: RecordedApi, store: ObjectStore, rng: random.Random, clock: Clock) -> None:
+    def __init__(self, api: Metastore, store: ObjectStore, rng: random.Random, clock: Clock) -> None:
         self._api, self._store = api, store
         self._recorders = (
-            OutcomeRecorder(api, store, rng, self._may_delete),
-            BulkDecisionRecorder(api, store, rng, self._may_delete),
+            OutcomeRecorder(api.outcomes, store, rng, self._may_delete),
+            BulkDecisionRecorder(api.outcomes, store, rng, self._may_delete),
         )
-        self._shares = ShareRecorder(api, store, clock)
+        self._shares = ShareRecorder(api.groups, store, clock)
         self._runs = self._ask_again = 0
         self._allowed_in = -1
         """The run in which deletion was allowed."""
@@ -296,7 +291,7 @@ class OutcomeJob:
     async def __call__(self, job: Job, lease: Lease) -> None:
         """Record all. FencedError if the lease is lost; else as metastore and store."""
         self._runs += 1
-        life = self._api.named_life
+        life = self._api.life.named_life
         if life == NO_LIFE:
             return  # the lease is lost, too
         for recorder in self._recorders:
@@ -306,7 +301,7 @@ class OutcomeJob:
     async def _may_delete(self, token: JobToken) -> bool:
         """Ask once in a run; after a refusal, which is logged, not again for RUNS_PER_ASK."""
         if self._allowed_in != self._runs and self._runs >= self._ask_again:
-            if await permit(self._api, self._store, token) is not None:
+            if await permit(self._api.files, self._store, token) is not None:
                 self._allowed_in = self._runs
             else:
                 self._ask_again = self._runs + RUNS_PER_ASK

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from headrace.metastore.api.cluster import ConfigApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
@@ -48,7 +48,7 @@ def pace(configs: EffectiveConfigs, said: Mapping[str, str]) -> Pace:
 
 
 async def follow_pace(
-    api: ConfigApi,
+    api: ClusterApi,
     configs: EffectiveConfigs,
     clock: Clock,
     change: Callable[[Pace], Awaitable[None]],

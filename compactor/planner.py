@@ -15,7 +15,6 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 from headrace.compactor.cleaning.policy import decode_cleaning, ends_of
 from headrace.compactor.metrics import CompactionMetrics
@@ -23,9 +22,8 @@ from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
 from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, CLEAN_NEXT, COMPACT, COMPACT_LARGE
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.cleaning import CleaningApi
-from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.jobs import Job, JobApi, NewJob
+from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.metastore import Metastore
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +40,6 @@ SPARK_ATTEMPTS = 3
 """A large job that was claimed this often without being finished is moved from Spark to the workers."""
 
 
-class PlannerApi(CompactionApi, CleaningApi, JobApi, Protocol):
-    """The metastore operations that the planner needs."""
-
-
 @dataclass(slots=True)
 class ScanPlace:
     """How far the files were looked through, from one run of a worker to its next."""
@@ -57,25 +51,25 @@ class Planner:
     """One job of kind "plan". `place` is moved."""
 
     def __init__(
-        self, metastore: PlannerApi, limits: PolicyLimits, metrics: CompactionMetrics, place: ScanPlace | None = None
+        self, metastore: Metastore, limits: PolicyLimits, metrics: CompactionMetrics, place: ScanPlace | None = None
     ) -> None:
         self._metastore, self._limits, self._metrics = metastore, limits, metrics
         self._place = place or ScanPlace()
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Enqueue the jobs that the policy selects. FencedError if the lease was lost."""
-        unfinished = await self._metastore.unfinished_payloads(*_KINDS)
+        unfinished = await self._metastore.compaction.unfinished_payloads(*_KINDS)
         if unfinished[_KINDS.index(COMPACT_LARGE.name)]:
             await self._hand_over(lease)
-            unfinished = await self._metastore.unfinished_payloads(*_KINDS)
+            unfinished = await self._metastore.compaction.unfinished_payloads(*_KINDS)
         ours, sparks = [list(map(decode_job, payloads)) for payloads in unfinished[:2]]
         if len(ours) >= UNFINISHED_MAX:
             return
         limits = self._limits if len(sparks) < UNFINISHED_MAX else replace(self._limits, large_bytes=0)
         cleaned = ends_of(map(decode_cleaning, chain(*unfinished[2:])))
-        in_passes = await self._metastore.files_of_parts(sorted(cleaned.items())) if cleaned else set()
+        in_passes = await self._metastore.cleaning.files_of_parts(sorted(cleaned.items())) if cleaned else set()
         left_alone = sum(len(other.file_ids) for other in sparks) + len(in_passes)
-        waiting = await self._metastore.waiting_files(self._place.next_file, FILES_PER_LEVEL + left_alone)
+        waiting = await self._metastore.compaction.waiting_files(self._place.next_file, FILES_PER_LEVEL + left_alone)
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
@@ -83,14 +77,14 @@ class Planner:
         busy = {file_id for other in ours + sparks for file_id in other.file_ids} | (in_passes & patient)
         chosen = choose(waiting.files, frozenset(busy), limits)
         if chosen:
-            await self._metastore.enqueue_jobs([_job(wanted) for wanted in chosen], by=lease.token)
+            await self._metastore.jobs.enqueue_jobs([_job(wanted) for wanted in chosen], by=lease.token)
             for wanted in chosen:
                 self._metrics.planned.labels(str(wanted.level)).inc()
         self._place.next_file = waiting.next_scan
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
-        handed = await self._metastore.hand_over_jobs(
+        handed = await self._metastore.jobs.hand_over_jobs(
             COMPACT_LARGE.name,
             COMPACT.name,
             after_ms=self._limits.large_wait_ms if self._limits.large_bytes else 0,

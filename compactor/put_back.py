@@ -18,11 +18,11 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from headrace.metastore.api.read import ExtentQuery, PartitionExtents, is_in_file
+from headrace.metastore.api.read import ExtentQuery, IndexApi, is_in_file
 from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.log.image import TopicImage
 from headrace.storage.errors import CorruptError, NotFoundError
@@ -106,14 +106,8 @@ class SentAgain:
         return False
 
 
-class ExtentApi(Protocol):
-    """The part of ReadApi that the plan needs."""
-
-    async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = ...) -> list[PartitionExtents]: ...
-
-
 async def plan_put_back(
-    api: ExtentApi,
+    api: IndexApi,
     reads: VerifiedReads,
     fed: Mapping[uuid.UUID, Iterable[OffsetRange]],
     topics: Mapping[uuid.UUID, TopicImage],
@@ -194,7 +188,7 @@ async def files_put_back(store: ObjectStore, *, finished: bool = False) -> set[u
     return found
 
 
-async def _read_log(api: ExtentApi, reads: VerifiedReads, key: int, offset: int, known: SentAgain) -> None:
+async def _read_log(api: IndexApi, reads: VerifiedReads, key: int, offset: int, known: SentAgain) -> None:
     """Add the batches that the partition has now at `offset` and above."""
     while True:
         (answer,) = await api.find_extents([ExtentQuery(key, offset, 1 << 40)])

@@ -16,17 +16,16 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, ScannedBatch, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
-from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.files import FileApi, FoundFile
+from headrace.metastore.api.files import FoundFile
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import Extent, is_in_file
-from headrace.metastore.api.reports import PartitionName, ReportApi
-from headrace.metastore.api.restoring import RestoreApi
+from headrace.metastore.api.reports import PartitionName
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.bulk_records import PREFIX, are_recorded
 from headrace.metastore.life.keeper import LifeKeeper
@@ -65,10 +64,6 @@ LOST = (
 NONE_KNOWN = PartitionOutcomes()
 
 
-class RebuildMetastore(RestoreApi, ReportApi, ClusterApi, FileApi, Protocol):
-    """The part of the metastore that is filled again."""
-
-
 @dataclass(slots=True)
 class Rebuilt:
     """The result for the bucket's files."""
@@ -100,13 +95,13 @@ class Rebuilt:
 
 
 async def rebuild_index(
-    metastore: RebuildMetastore, reads: VerifiedReads, keeper: LifeKeeper, on_progress: OnProgress
+    metastore: Metastore, reads: VerifiedReads, keeper: LifeKeeper, on_progress: OnProgress
 ) -> Rebuilt:
     """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files.
 
     It begins a new life of the metastore: nothing that the lost one handed out is handed out again.
     """
-    if (await metastore.file_totals()).total:
+    if (await metastore.reports.file_totals()).total:
         raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
     await keeper.begin_anew("rebuilt from the bucket")
     read = await scan(reads, on_progress)
@@ -140,9 +135,9 @@ async def rebuild_index(
     return found
 
 
-async def _with_topics(metastore: RebuildMetastore, read: Scan, found: Rebuilt) -> MetadataImage:
+async def _with_topics(metastore: Metastore, read: Scan, found: Rebuilt) -> MetadataImage:
     """The image after every topic of the files exists."""
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     counts: Counter[uuid.UUID] = Counter()
     for topic_id, index in read.partitions:
         counts[topic_id] = max(counts[topic_id], index + 1)
@@ -151,10 +146,10 @@ async def _with_topics(metastore: RebuildMetastore, read: Scan, found: Rebuilt) 
         for topic_id, count in sorted(counts.items())
         if topic_id not in image.topics_by_id
     ]
-    if missing and not await metastore.create_topics(image.offset, missing):
+    if missing and not await metastore.topics.create_topics(image.offset, missing):
         raise InvalidError("the metadata log changed: another process uses this metastore")
     found.topics = [topic.name for topic in missing]
-    return await load_image(metastore)
+    return await load_image(metastore.cluster)
 
 
 def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
@@ -195,16 +190,16 @@ def _joins(last: Extent, new: Extent) -> bool:
     )
 
 
-async def _name(metastore: RebuildMetastore, read: Scan, extents: list[Extent]) -> None:
+async def _name(metastore: Metastore, read: Scan, extents: list[Extent]) -> None:
     """Files first: a reader of an extent must find its file."""
     live: Counter[uuid.UUID] = Counter()
     for extent in extents:
         live[extent.source] += extent.length
     files = [FoundFile(f.file_id, level_of(f.file_id), f.size, f.body_bytes, live[f.file_id]) for f in read.files]
     for start in range(0, len(files), ROWS_PER_CALL):
-        await metastore.rebuild_files(files[start : start + ROWS_PER_CALL])
+        await metastore.files.rebuild_files(files[start : start + ROWS_PER_CALL])
     for start in range(0, len(extents), ROWS_PER_CALL):
-        await metastore.rebuild_extents(extents[start : start + ROWS_PER_CALL])
+        await metastore.files.rebuild_extents(extents[start : start + ROWS_PER_CALL])
 
 
 class BulkFiles(NamedTuple):

@@ -14,15 +14,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.jobs.kinds import RETENTION
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
@@ -86,18 +86,14 @@ def topic_rule(image: MetadataImage, topic: str, undecided: set[str]) -> Retenti
     return RetentionRule(*limits)
 
 
-class RetentionMetastore(RetentionApi, MetadataLogApi, Protocol):
-    """The part of the metastore that retention needs."""
-
-
 class Retention:
     """A jobs.runner.Handler."""
 
-    def __init__(self, api: RetentionMetastore, metrics: RetentionMetrics, undecided: Undecided) -> None:
+    def __init__(self, api: Metastore, metrics: RetentionMetrics, undecided: Undecided) -> None:
         self._api, self._metrics, self._undecided = api, metrics, undecided
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        image = await load_image(self._api)
+        image = await load_image(self._api.cluster)
         rules = self._rules(image)
         wanted, done = len(rules), 0
         while rules:
@@ -108,7 +104,7 @@ class Retention:
                 lease.progress = f"partitions={done} of={wanted}"
             else:
                 logger.info("a config changed while retention ran, reading all again: partitions_left=%d", len(rules))
-                image = await load_image(self._api)
+                image = await load_image(self._api.cluster)
                 now = self._rules(image)
                 rules = {key: now[key] for key in rules if key in now}
 
@@ -136,7 +132,7 @@ class Retention:
 
     async def _due(self, rules: Mapping[int, RetentionRule]) -> list[int]:
         """Partitions with a first extent to remove, or with extents below the log start."""
-        now_ms, logs = await self._api.oldest_extents([OldestQuery(key, 1) for key in rules])
+        now_ms, logs = await self._api.retention.oldest_extents([OldestQuery(key, 1) for key in rules])
         return [
             log.partition_key
             for log in logs
@@ -148,7 +144,7 @@ class Retention:
         self, rules: dict[int, RetentionRule], metadata_offset: int, lease: Lease
     ) -> dict[int, RetentionRule] | None:
         """One chunk of the work; returns the partitions that may have more to remove, None if a config changed."""
-        now_ms, logs = await self._api.oldest_extents([OldestQuery(key, EXTENTS_PER_LOOK) for key in rules])
+        now_ms, logs = await self._api.retention.oldest_extents([OldestQuery(key, EXTENTS_PER_LOOK) for key in rules])
         targets = []
         for log in logs:
             if log.has_leftovers:
@@ -157,7 +153,7 @@ class Retention:
                 wanted = wanted_log_start(rules[log.partition_key], now_ms, log)
                 if wanted > log.log_start_offset:
                     targets.append(LogStartTarget(log.partition_key, wanted))
-        answers = await self._api.enforce_retention(
+        answers = await self._api.retention.enforce_retention(
             targets, max_extents=EXTENTS_PER_MOVE, by=lease.token, metadata_offset=metadata_offset
         )
         if answers is None:

@@ -15,7 +15,8 @@ import logging
 
 import msgspec
 
-from headrace.metastore.api.share_groups import ShareStateApi, StoredShareState
+from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.api.share_groups import StoredShareState
 from headrace.metastore.life.recorded_shares import STORED, RecordedShares, read_stored, write_recorded
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -31,7 +32,7 @@ STATE_BYTES = 100
 class ShareRecorder:
     """One per worker. Another worker may write in turn: both write what Postgres has."""
 
-    def __init__(self, api: ShareStateApi, store: ObjectStore, clock: Clock) -> None:
+    def __init__(self, api: GroupApi, store: ObjectStore, clock: Clock) -> None:
         self._api, self._store, self._clock = api, store, clock
         self._written: tuple[int, bytes] | None = None
         """The life and a digest of what was written last."""
@@ -59,7 +60,7 @@ class ShareRecorder:
         self._runs_left_out = sum(len(state.kept) + STATE_BYTES for state in states) // BYTES_PER_RUN
 
 
-async def read_states(api: ShareStateApi) -> list[StoredShareState]:
+async def read_states(api: GroupApi) -> list[StoredShareState]:
     """Return what Postgres has of all groups."""
     rows: list[StoredShareState] = []
     after = ("", -1)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 import uuid
 
-from headrace.compactor.janitor import JanitorMetastore
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.listing import pages
 from headrace.compactor.permit import permit
 from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
 
@@ -35,16 +35,16 @@ cluster's file.delete.delay.ms (condemn_files.sql)."""
 class Sweeper:
     """A jobs.runner.Handler."""
 
-    def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
+    def __init__(self, api: Metastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
         self._store = store
         self._metrics = metrics
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """List the bucket from after the key in the job's progress. Refused deletions are left to the janitor."""
-        if not await self._metrics.undecided.has_delay(SWEEP_ORPHANS.name, self._api):
+        if not await self._metrics.undecided.has_delay(SWEEP_ORPHANS.name, self._api.cluster):
             return
-        incarnation_id = await permit(self._api, self._store, lease.token)
+        incarnation_id = await permit(self._api.files, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
             return
@@ -60,10 +60,10 @@ class Sweeper:
 
     async def _sweep(self, lease: Lease, incarnation_id: uuid.UUID, file_ids: list[uuid.UUID]) -> int:
         """Condemn and delete the files without a row; returns their number."""
-        unnamed = await self._api.unnamed_files(file_ids) if file_ids else []
+        unnamed = await self._api.files.unnamed_files(file_ids) if file_ids else []
         if not unnamed:
             return 0
-        condemned = await self._api.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=MIN_AGE_MS)
+        condemned = await self._api.files.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=MIN_AGE_MS)
         if not condemned:
             return 0
         confirmed = await self._store.delete_many([object_key(file_id) for file_id in condemned])

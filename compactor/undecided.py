@@ -11,7 +11,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.metastore.api.cluster import ConfigApi
+from headrace.metastore.api.cluster import ClusterApi
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Undecided:
         self._waiting[job, setting] = waits
         self._gauge.labels(job, setting).set(waits)
 
-    async def has_delay(self, job: str, api: ConfigApi) -> bool:
+    async def has_delay(self, job: str, api: ClusterApi) -> bool:
         """Return whether the cluster has a value of file.delete.delay.ms; one query."""
         waits = FILE_DELETE_DELAY not in await api.cluster_configs()
         self.show(job, FILE_DELETE_DELAY, waits=waits)

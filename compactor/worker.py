@@ -123,7 +123,7 @@ class Worker:
         )
         self._following: asyncio.Task[None] | None = None
         self._runner = JobRunner(
-            metastore,
+            metastore.jobs,
             self._handlers(),
             clock,
             rng,
@@ -148,7 +148,7 @@ class Worker:
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
-        life.name_for(metastore)
+        life.name_for(metastore.life)
         return cls(settings, store, metastore, clock, rng, registry, node_id, said_here, supervisor)
 
     def start(self) -> None:
@@ -159,7 +159,7 @@ class Worker:
         configs = EffectiveConfigs(self._settings)
         self._following = self._supervisor.keep(
             "pace",
-            partial(follow_pace, self.metastore, configs, self._clock, self._change_pace, self._said_here),
+            partial(follow_pace, self.metastore.cluster, configs, self._clock, self._change_pace, self._said_here),
         )
 
     async def stop(self) -> None:
@@ -208,7 +208,7 @@ class Worker:
                 ).handle
             ),
             CLEAN: lambda terms: Cleaner.of(cleaning_store, metastore, shards, terms, clock, rng, cleaning).handle,
-            CLEAN_UP_SEGMENTS: lambda terms: SegmentCleanup(metastore, terms, cleanup).handle,
+            CLEAN_UP_SEGMENTS: lambda terms: SegmentCleanup(metastore.segments, terms, cleanup).handle,
         }
         return {
             **{kind.name: handler for kind, handler in fixed.items()},
@@ -216,7 +216,7 @@ class Worker:
         }
 
     async def _with_settings(self, make: Callable[[Settings], JobHandler], job: Job, lease: Lease) -> None:
-        await make(await read_settings(self.metastore, self._settings))(job, lease)
+        await make(await read_settings(self.metastore.cluster, self._settings))(job, lease)
 
 
 class CpuShare(ThreadPoolExecutor):

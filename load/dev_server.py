@@ -172,6 +172,6 @@ def _flag(name: str) -> str:
 async def _statistics(url: str) -> Statistics:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     try:
-        return await metastore.statistics()
+        return await metastore.reports.statistics()
     finally:
         await metastore.close()

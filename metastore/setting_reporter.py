@@ -17,15 +17,14 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, IgnoredSetting, ignored, proposed
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER
 from headrace.config.settings import Settings
-from headrace.metastore.api.cluster import ConfigApi
-from headrace.metastore.api.settings import SettingProposals, SettingReport, SettingsApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.settings import SettingProposals, SettingReport
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.supervision import Supervisor
@@ -46,16 +45,12 @@ NO_COMPACTOR = (
 )
 
 
-class SettingReporterApi(SettingsApi, ConfigApi, Protocol):
-    """The part of the metastore that a reporter needs."""
-
-
 class SettingReporter:
     """`start`, and finally `stop`. `node_id`: of the agent in this process, None if there is none yet."""
 
     def __init__(
         self,
-        api: SettingReporterApi,
+        api: Metastore,
         settings: Settings,
         roles: Sequence[str],
         clock: Clock,
@@ -115,14 +110,14 @@ class SettingReporter:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._api.withdraw_settings(self._incarnation_id)
+            await self._api.cluster.withdraw_settings(self._incarnation_id)
         except HeadraceError as error:
             logger.warning("cannot withdraw the report of settings, it expires instead: error=%s", error)
 
     async def report(self) -> None:
         """Renew the report. An error is logged: the next report tries again."""
         try:
-            await self._api.report_settings(
+            await self._api.cluster.report_settings(
                 SettingReport(self._incarnation_id, self._process, self._roles, self.node_id(), self._proposals)
             )
         except HeadraceError as error:
@@ -130,7 +125,7 @@ class SettingReporter:
 
     async def _look(self) -> None:
         try:
-            self._show(await self._api.cluster_configs(), await self._api.setting_proposals())
+            self._show(await self._api.cluster.cluster_configs(), await self._api.cluster.setting_proposals())
         except HeadraceError as error:
             logger.warning("cannot look at what settings apply: error=%s", error)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.restoring import RestorableTopic, RestoreApi, RestoreOutcome
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.restoring import RestorableTopic, RestoreOutcome
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.life.numbers import epochs_of_life
 from headrace.metastore.log.loading import load_image
@@ -39,11 +40,7 @@ Progress = Callable[[str, int, int], None]
 """What is being done, how much is done, of how much (0: not known)."""
 
 
-class Restoring(RestoreApi, MetadataLogApi, Protocol):
-    """What this needs of the metastore."""
-
-
-async def restore_deleted(metastore: Restoring, topic: RestorableTopic, name: str, on_progress: Progress) -> None:
+async def restore_deleted(metastore: Metastore, topic: RestorableTopic, name: str, on_progress: Progress) -> None:
     """Bring the topic back under a name.
 
     NotFoundError with the reason if it cannot be restored; AlreadyExistsError if a topic has the name; UnavailableError
@@ -52,17 +49,17 @@ async def restore_deleted(metastore: Restoring, topic: RestorableTopic, name: st
     revived = 0
     for _ in range(ATTEMPTS):
         revived = await _revive(metastore, topic, revived, on_progress)
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         if topic.topic_id in image.topics_by_id:
             return
         if name in image.topics_by_name:
             raise AlreadyExistsError(f"a topic of this name exists: topic={name}")
-        kept = next(iter(await metastore.restorable_topics(topic.topic_number)), None)
+        kept = next(iter(await metastore.topics.restorable_topics(topic.topic_number)), None)
         if kept is None:
             raise NotFoundError(f"topic {topic.name}: {WHY_NOT[RestoreOutcome.GONE]}")
         records, epochs = restored_topic(kept.records, name, epochs_of_life(kept.life))
         try:
-            outcome = await metastore.restore_topic(image.offset, topic.topic_number, name, records, epochs)
+            outcome = await metastore.topics.restore_topic(image.offset, topic.topic_number, name, records, epochs)
         except OutcomeUnknownError:
             continue  # the next image shows whether it is back
         if outcome is RestoreOutcome.DONE:
@@ -72,16 +69,16 @@ async def restore_deleted(metastore: Restoring, topic: RestorableTopic, name: st
     raise UnavailableError("the metadata log keeps changing: repeat the command")
 
 
-async def _revive(metastore: Restoring, topic: RestorableTopic, revived: int, on_progress: Progress) -> int:
+async def _revive(metastore: Metastore, topic: RestorableTopic, revived: int, on_progress: Progress) -> int:
     """Put all extents back; how many that were, with those before."""
     while True:
-        answer = await metastore.revive_topic(topic.topic_number, limit=EXTENTS_PER_CALL)
+        answer = await metastore.topics.revive_topic(topic.topic_number, limit=EXTENTS_PER_CALL)
         revived += answer.extents
         on_progress("extents", revived, 0)
         if answer.outcome is RestoreOutcome.UNFINISHED:
             continue
         if answer.outcome in WHY_NOT:
-            if topic.topic_id in (await load_image(metastore)).topics_by_id:
+            if topic.topic_id in (await load_image(metastore.cluster)).topics_by_id:
                 return revived
             raise NotFoundError(f"topic {topic.name}: {WHY_NOT[answer.outcome]}")
         return revived
@@ -97,7 +94,7 @@ class RestoredPartition(NamedTuple):
 
 
 async def restore_removed(
-    metastore: RestoreApi, offsets: Mapping[int, int], on_progress: Progress
+    metastore: TopicApi, offsets: Mapping[int, int], on_progress: Progress
 ) -> list[RestoredPartition]:
     """Move log starts back towards these offsets, by partition key, as far as the records are whole.
 

@@ -10,14 +10,13 @@ the last one found.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.metastore.api.damage import ListedDamage
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.reports import JobCount
-from headrace.metastore.backups import WalArchive, backup_age_s, backup_problem, read_backup
+from headrace.metastore.backups import backup_age_s, backup_problem, read_backup
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.store import ObjectStore
@@ -35,28 +34,12 @@ NO_AGE = -1.0
 """The age of a backup that is not recorded."""
 
 
-class UpkeepApi(Protocol):
-    """The part of the metastore that this needs."""
-
-    async def wal_archive(self) -> WalArchive:
-        """Return what Postgres says of its WAL archive."""
-
-    async def count_jobs(self) -> list[JobCount]:
-        """All jobs by kind and state."""
-
-    async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
-        """The damaged extents, and how many there are."""
-
-    async def cluster_configs(self) -> Mapping[str, str]:
-        """The cluster's settings that have a value."""
-
-
 class UpkeepWatch:
     """`run` until cancelled. `warnings` may be read by any thread."""
 
     def __init__(
         self,
-        api: UpkeepApi,
+        api: Metastore,
         store: ObjectStore,
         delay_ms: int,
         is_active: Callable[[], bool],
@@ -100,15 +83,15 @@ class UpkeepWatch:
 
     async def _look(self) -> None:
         record, archive = await read_backup(self._store), await self._api.wal_archive()
-        delay_ms = int((await self._api.cluster_configs()).get("file.delete.delay.ms", self._delay_ms))
-        late = overdue_jobs(await self._api.count_jobs())
+        delay_ms = int((await self._api.cluster.cluster_configs()).get("file.delete.delay.ms", self._delay_ms))
+        late = overdue_jobs(await self._api.reports.count_jobs())
         now_ms = self._clock.wall_ms()
         problem = backup_problem(record, archive, now_ms, delay_ms)
         self._age.clear()
         age_s = NO_AGE if record is None else backup_age_s(record, archive, now_ms)
         self._age.labels("none" if record is None else str(record.kind)).set(age_s)
         self._overdue.set(problem is not None)
-        damaged = {one.extent.partition_key for one in (await self._api.list_damage(DAMAGE_MAX))[0]}
+        damaged = {one.extent.partition_key for one in (await self._api.compaction.list_damage(DAMAGE_MAX))[0]}
         self._damaged.set(len(damaged))
         warnings = [*([] if problem is None else [problem]), *late]
         if damaged:

@@ -62,8 +62,8 @@ async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
     try:
         store = BucketAddress.of(settings).open(clock, rng)
         try:
-            await require_bucket(metastore, store, settings.bucket)
-            async with follow_life(metastore, store, clock, rng) as life:
+            await require_bucket(metastore.life, store, settings.bucket)
+            async with follow_life(metastore.life, store, clock, rng) as life:
                 yield ScannedCluster(metastore, store, clock, rng, life)
         finally:
             await store.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, OffsetKind, OffsetQuery, ReadApi, is_in_file
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, IndexApi, OffsetKind, OffsetQuery, is_in_file
 from headrace.scan.errors import OptionError, UnreadableFileError
 from headrace.scan.options import AtOffset, AtTimestamp, AtTimestamps, Bound
 from headrace.scan.partitions import ScanPartition
@@ -26,7 +26,7 @@ Offsets = dict[ScanPartition, int]
 
 
 async def find_offsets(
-    metastore: ReadApi,
+    metastore: IndexApi,
     reads: VerifiedReads,
     partitions: Sequence[ScanPartition],
     bound: Bound,
@@ -69,7 +69,7 @@ async def find_offsets(
     return {p: latest[p] if offset is None else offset for p, offset in zip(wanted, found, strict=True)}
 
 
-async def special_offsets(metastore: ReadApi, kinds: Mapping[ScanPartition, int], *, committed: bool) -> Offsets:
+async def special_offsets(metastore: IndexApi, kinds: Mapping[ScanPartition, int], *, committed: bool) -> Offsets:
     """The earliest or latest offset of each partition. NotFoundError for a deleted one.
 
     `committed`: the latest one is the last stable offset.
@@ -102,7 +102,7 @@ def _for_each(
 
 
 async def first_offset_since(
-    metastore: ReadApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
+    metastore: IndexApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
     """Return None if no record is as new. UnreadableFileError if an extent cannot be read."""
     for attempt in range(2):
@@ -115,7 +115,7 @@ async def first_offset_since(
 
 
 async def _search(
-    metastore: ReadApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
+    metastore: IndexApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
     (answer,) = await metastore.list_offsets([OffsetQuery(partition.key, timestamp)])
     if not answer.known:

@@ -23,8 +23,8 @@ from headrace.metastore.api.read import (
     DataExtent,
     Extent,
     ExtentQuery,
+    IndexApi,
     PartitionExtents,
-    ReadApi,
     is_in_file,
 )
 from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
@@ -81,7 +81,7 @@ async def pin(metastore: JobApi, holder: str, term_ms: int) -> JobToken:
 
 
 async def plan(
-    metastore: ReadApi, ranges: Mapping[ScanPartition, WantedOffsets], *, fail_on_data_loss: bool, committed: bool
+    metastore: IndexApi, ranges: Mapping[ScanPartition, WantedOffsets], *, fail_on_data_loss: bool, committed: bool
 ) -> list[PlannedPartition]:
     """The slices of each range; the caller holds a pin. Empty ranges are left out.
 

@@ -65,31 +65,31 @@ class TopicReader(DataSourceReader):
     async def _plan(self) -> list[InputPartition]:
         settings = cluster_settings(self._options, os.environ)
         async with open_cluster(settings) as cluster:
-            pinned = await pin(cluster.metastore, holder(), self._scan.read_pin_ms)
+            pinned = await pin(cluster.metastore.jobs, holder(), self._scan.read_pin_ms)
             try:
                 ranges = await batch_ranges(cluster, self._scan)
                 planned = await plan(
-                    cluster.metastore,
+                    cluster.metastore.index,
                     ranges,
                     fail_on_data_loss=self._scan.fail_on_data_loss,
                     committed=self._scan.committed,
                 )
             except HeadraceError:
-                await cluster.metastore.release_pins([pinned])
+                await cluster.metastore.jobs.release_pins([pinned])
                 raise
             splits = make_splits(planned, self._scan.split_bytes, self._scan.min_partitions)
             if not splits:
-                await cluster.metastore.release_pins([pinned])
+                await cluster.metastore.jobs.release_pins([pinned])
             bucket = BucketAddress.of(settings)
             return [SplitPartition(split, bucket, pin_hint(self._scan.read_pin_ms)) for split in splits]
 
 
 async def batch_ranges(cluster: ScannedCluster, scan: ScanOptions) -> dict[ScanPartition, WantedOffsets]:
     """The offsets of each partition that a batch read returns."""
-    partitions = select(scan.selection, await TopicCatalog(cluster.metastore).refresh())
+    partitions = select(scan.selection, await TopicCatalog(cluster.metastore.cluster).refresh())
     bounds = [
         await find_offsets(
-            cluster.metastore,
+            cluster.metastore.index,
             VerifiedReads(cluster.store, cluster.clock, cluster.rng),
             partitions,
             bound,

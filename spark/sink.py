@@ -76,14 +76,14 @@ class _Writer:
 
     async def _make_plan(self, settings: Settings) -> TaskPlan:
         async with open_cluster(settings) as cluster:
-            image = await TopicCatalog(cluster.metastore).refresh()
+            image = await TopicCatalog(cluster.metastore.cluster).refresh()
             return TaskPlan(
                 topics=writable_topics(image, settings, None if self._write.topic is None else [self._write.topic]),
                 topic=self._write.topic,
                 codec=self._write.codec,
                 file_bytes=self._write.file_bytes,
                 term_hours=self._write.term_hours,
-                driver_ahead_ms=await cluster.metastore.database_ms() - cluster.clock.wall_ms(),
+                driver_ahead_ms=await cluster.metastore.commits.database_ms() - cluster.clock.wall_ms(),
             )
 
     def store(self, iterator: Iterator[Any]) -> StoredFiles:

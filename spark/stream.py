@@ -165,7 +165,7 @@ class _Driver:
         except BaseException:
             self._loop.close()
             raise
-        self._catalog = TopicCatalog(self._cluster.metastore)
+        self._catalog = TopicCatalog(self._cluster.metastore.cluster)
 
     def close(self) -> None:
         """Release what is held, if Spark lets this process end by itself."""
@@ -178,7 +178,7 @@ class _Driver:
     async def initial(self) -> StreamOffsets:
         partitions = await self._partitions()
         offsets = await find_offsets(
-            self._cluster.metastore,
+            self._cluster.metastore.index,
             VerifiedReads(self._cluster.store, self._cluster.clock, self._cluster.rng),
             partitions,
             self._scan.starting,
@@ -191,7 +191,7 @@ class _Driver:
     async def newest(self) -> StreamOffsets:
         """The high watermarks; the last stable offsets for read_committed."""
         kinds = dict.fromkeys(await self._partitions(), int(OffsetKind.LATEST))
-        found = await special_offsets(self._cluster.metastore, kinds, committed=self._scan.committed)
+        found = await special_offsets(self._cluster.metastore.index, kinds, committed=self._scan.committed)
         return {_named(partition): offset for partition, offset in found.items()}
 
     async def fix_target(self) -> None:
@@ -222,10 +222,10 @@ class _Driver:
             key = None if topic is None else topic.key(partition.partition)
             place = ScanPartition(partition.topic, partition.partition, -1 if key is None else key, partition.topic_id)
             ranges[place] = WantedOffsets(start.get(partition, 0), until)
-        pinned = await pin(self._cluster.metastore, holder(), self._scan.read_pin_ms)
+        pinned = await pin(self._cluster.metastore.jobs, holder(), self._scan.read_pin_ms)
         self._pins.append(pinned)
         planned = await plan(
-            self._cluster.metastore,
+            self._cluster.metastore.index,
             ranges,
             fail_on_data_loss=self._scan.fail_on_data_loss,
             committed=self._scan.committed,
@@ -239,7 +239,7 @@ class _Driver:
         if self._pins:
             pins, self._pins = self._pins, []
             try:
-                await self._cluster.metastore.release_pins(pins)
+                await self._cluster.metastore.jobs.release_pins(pins)
             except HeadraceError:
                 self._pins += pins
 

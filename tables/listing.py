@@ -43,7 +43,7 @@ class ListedTables:
 
     async def look(self, name: str) -> TableLook:
         """Errors as TableReader.look."""
-        return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
+        return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore.cluster), self.catalog).look(name)
 
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
@@ -65,7 +65,7 @@ class ListedTables:
 
     async def _not_made(self, names: Sequence[str], topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
         """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
-        catalog = TopicCatalog(self.cluster.metastore)
+        catalog = TopicCatalog(self.cluster.metastore.cluster)
         image, declarer = await catalog.refresh(), TableDeclarer(self.cluster, catalog, self.catalog)
         return [
             {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
@@ -135,7 +135,7 @@ class ListedTables:
             "condition": look.condition.value,
             "records": look.progress.records if look.progress is not None else 0,
             "lag": sum(look.lag.values()) if look.step is not None else None,
-            "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
+            "waited_ms": await waited_ms(self.cluster.metastore.index, look, self.cluster.clock.wall_ms()),
             "dead_letters": letters,
             "reason": look.reason or taken or (KEPT_BY_SPARK if look.definition.is_keyed else None),
             "is_name_taken": bool(taken),

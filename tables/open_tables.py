@@ -63,7 +63,7 @@ class OpenTables(ListedTables):
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
         """
-        image = await TopicCatalog(self.cluster.metastore).refresh()
+        image = await TopicCatalog(self.cluster.metastore.cluster).refresh()
         found = image.topics_by_name.get(topic)
         if found is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
@@ -171,7 +171,7 @@ class OpenTables(ListedTables):
     async def drop(self, name: str, *, purge: bool) -> None:
         """Remove it from the catalog."""
         _, definition = await asyncio.to_thread(self.catalog.load_own, name)
-        image = await TopicCatalog(self.cluster.metastore).refresh()
+        image = await TopicCatalog(self.cluster.metastore.cluster).refresh()
         for topic, declared in declarations(image):
             if definition.declared and (topic.topic_id, declared.name) == (definition.topic_id, name):
                 raise OptionError(

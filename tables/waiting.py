@@ -10,12 +10,12 @@ no wait.
 
 from __future__ import annotations
 
-from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
+from headrace.metastore.api.read import Extent, ExtentQuery, IndexApi
 from headrace.storage.file_id import born_ms
 from headrace.tables.looking import Condition, TableLook
 
 
-async def waited_ms(metastore: ReadApi, look: TableLook, now_ms: int) -> int | None:
+async def waited_ms(metastore: IndexApi, look: TableLook, now_ms: int) -> int | None:
     """Return for how long, at least; 0: the table has everything, None: it is paused or stopped.
 
     `now_ms`: since the epoch.

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace.metastore.api import metastore as boundary
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.nouns import NOUNS, page_of, postgres_nouns
 
 T = TypeVar("T")
 JUNK = "changed by the caller meanwhile"
@@ -35,13 +37,15 @@ def operations() -> dict[str, str]:
 
 def boundary_protocols() -> list[type]:
     """Return all Protocols that the metastore implements."""
-    return [each for each in boundary.Metastore.__mro__ if each.__module__.startswith("headrace.metastore.api")]
+    pages = (boundary.Metastore, *map(page_of, NOUNS))
+    return [each for page in pages for each in page.__mro__ if each.__module__.startswith("headrace.metastore.api")]
 
 
 def spoil_arguments(patch: pytest.MonkeyPatch, *implementations: type) -> None:
-    """Wrap each operation of the boundary that one of the classes has."""
+    """Wrap each operation of the boundary that one of the classes has, or a noun of PostgresMetastore."""
     names = operations()
-    for part in {part for implementation in implementations for part in implementation.__mro__}:
+    made = postgres_nouns().values() if PostgresMetastore in implementations else ()
+    for part in {part for implementation in (*implementations, *made) for part in implementation.__mro__}:
         for name in names.keys() & vars(part).keys():
             method = getattr(part, name)
             if inspect.iscoroutinefunction(method) and not hasattr(method, "is_spoiled"):
@@ -145,3 +149,9 @@ def _spoil(value: Any) -> None:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             _spoil(getattr(value, field.name))
+
+
+def implementations() -> dict[str, Any]:
+    """Return what implements each operation of the boundary in Postgres."""
+    made = (PostgresMetastore, *postgres_nouns().values())
+    return {name: next(getattr(part, name) for part in made if hasattr(part, name)) for name in operations()}

@@ -1,4 +1,4 @@
-"""SettingsApi and ConfigApi in memory: reports of processes and the cluster's values.
+"""ClusterApi and ClusterApi in memory: reports of processes and the cluster's values.
 
 Fault model: `error` is raised by every call.
 """

@@ -69,7 +69,7 @@ class Writer:
         """InitProducerId: an open transaction is aborted."""
         if self.who != NO_PRODUCER:
             self.truth.outcomes.setdefault(self.who, False)
-        answer = await self.world.postgres.init_producer(self.name, 60_000, NO_PRODUCER, new_producer_id())
+        answer = await self.world.postgres.transactions.init_producer(self.name, 60_000, NO_PRODUCER, new_producer_id())
         self._take(answer.producer)
 
     async def send(self, key: int, *records: KeyValue) -> None:
@@ -81,7 +81,7 @@ class Writer:
 
     async def end(self, *, commits: bool) -> None:
         """EndTxn."""
-        answer = await self.world.postgres.end_transaction(
+        answer = await self.world.postgres.transactions.end_transaction(
             self.name, self.who, commits=commits, bumps=True, new_producer_id=new_producer_id()
         )
         if answer.verdict is TransactionVerdict.DONE:

@@ -90,27 +90,29 @@ CONTROLLER_ROWS: dict[int, ApiRow[ControllerParts]] = {
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRow(lambda of: ListPartitionReassignments(of.cluster), DESCRIBE_CLUSTER),
     ApiKey.DESCRIBE_QUORUM: ApiRow(lambda of: DescribeQuorum(of.cluster, of.metastore), DESCRIBE_CLUSTER),
-    ApiKey.UPDATE_FEATURES: ApiRow(lambda of: UpdateFeatures(of.change, of.metastore), ALTER_CLUSTER, features),
-    ApiKey.FETCH_SNAPSHOT: ApiRow(lambda of: FetchSnapshot(of.metastore), _ACTION),
-    ApiKey.BROKER_REGISTRATION: ApiRow(lambda of: BrokerRegistration(of.metastore, of.is_active_controller), _ACTION),
+    ApiKey.UPDATE_FEATURES: ApiRow(lambda of: UpdateFeatures(of.change, of.metastore.cluster), ALTER_CLUSTER, features),
+    ApiKey.FETCH_SNAPSHOT: ApiRow(lambda of: FetchSnapshot(of.metastore.cluster), _ACTION),
+    ApiKey.BROKER_REGISTRATION: ApiRow(
+        lambda of: BrokerRegistration(of.metastore.cluster, of.is_active_controller), _ACTION
+    ),
     ApiKey.BROKER_HEARTBEAT: ApiRow(
-        lambda of: BrokerHeartbeat(of.cluster, of.metastore, of.in_force, of.is_active_controller), _ACTION
+        lambda of: BrokerHeartbeat(of.cluster, of.metastore.cluster, of.in_force, of.is_active_controller), _ACTION
     ),
     ApiKey.UNREGISTER_BROKER: ApiRow(
-        lambda of: UnregisterBroker(of.cluster, of.metastore, of.is_active_controller), ALTER_CLUSTER, broker
+        lambda of: UnregisterBroker(of.cluster, of.metastore.cluster, of.is_active_controller), ALTER_CLUSTER, broker
     ),
 }
 CLUSTER_ROWS: dict[int, ApiRow[BrokerParts]] = {
     **{key: row for key, row in CONTROLLER_ROWS.items() if key not in CONTROLLER_ONLY},
     ApiKey.FETCH_SNAPSHOT: unadvertised(CONTROLLER_ROWS[ApiKey.FETCH_SNAPSHOT]),
     ApiKey.UNREGISTER_BROKER: ApiRow(  # where Kafka's brokers forward it
-        lambda of: UnregisterBroker(of.cluster, of.metastore), ALTER_CLUSTER, broker
+        lambda of: UnregisterBroker(of.cluster, of.metastore.cluster), ALTER_CLUSTER, broker
     ),
     ApiKey.ELECT_LEADERS: ApiRow(
         lambda of: ElectLeaders(of.cluster), whole(AclOperation.ALTER, _CLUSTER, None, _refuse_election), elections
     ),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRow(
-        lambda of: DescribeLogDirs(of.cluster, of.metastore, of.settings.bucket, of.shared),
+        lambda of: DescribeLogDirs(of.cluster, of.metastore.reports, of.settings.bucket, of.shared),
         whole(AclOperation.DESCRIBE, _CLUSTER, None, _refuse_log_dirs),
     ),
 }

@@ -99,7 +99,7 @@ def scaled(request: Request, response: Response) -> Iterator[Change]:
 def _scale_topic(of: BrokerParts) -> RequestHandler:
     return ScaleTopic(
         TopicDoubling(of.cluster, of.metastore, of.clock),
-        TopicHalving(of.cluster, of.metastore, of.clock, of.configs, of.in_force.current),
+        TopicHalving(of.cluster, of.metastore.topics, of.clock, of.configs, of.in_force.current),
     )
 
 

@@ -81,7 +81,7 @@ RECORD_ROWS: dict[int, ApiRow[BrokerParts]] = {
         ),
     ),
     ApiKey.DELETE_RECORDS: ApiRow(
-        lambda of: DeleteRecords(of.cluster, of.metastore, of.configs, of.fetch.before_log_starts_move),
+        lambda of: DeleteRecords(of.cluster, of.metastore.retention, of.configs, of.fetch.before_log_starts_move),
         each("topics", "topics", AclOperation.DELETE, _TOPIC, by_name),
         deleted_records,
     ),

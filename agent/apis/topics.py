@@ -143,7 +143,7 @@ TOPIC_ROWS: dict[int, ApiRow[BrokerParts]] = {
         topics,
     ),
     ApiKey.DELETE_TOPICS: ApiRow(
-        lambda of: DeleteTopics(of.cluster, of.metastore, of.clock, of.mutations),
+        lambda of: DeleteTopics(of.cluster, of.metastore.topics, of.clock, of.mutations),
         Rule(
             _delete,
             (

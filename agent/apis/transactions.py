@@ -159,7 +159,7 @@ def _make_init_producer_id(of: BrokerParts) -> RequestHandler:
     return InitProducerId(
         of.producer_ids,
         of.cluster,
-        of.metastore,
+        of.metastore.transactions,
         lambda: of.in_force.current().transaction_max_timeout_ms,
         of.refused,
         of.fetch.on_ended,
@@ -180,7 +180,7 @@ TRANSACTION_ROWS: dict[int, ApiRow[BrokerParts]] = {
         ),
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
-        lambda of: AddPartitionsToTxn(of.cluster, of.metastore),
+        lambda of: AddPartitionsToTxn(of.cluster, of.metastore.transactions),
         Rule(
             _add_partitions,
             (
@@ -191,25 +191,26 @@ TRANSACTION_ROWS: dict[int, ApiRow[BrokerParts]] = {
         ),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(
-        lambda of: AddOffsetsToTxn(of.metastore, of.metastore.list_groups),
+        lambda of: AddOffsetsToTxn(of.metastore.transactions, of.metastore.groups.list_groups),
         Rule(_add_offsets, (_WRITES, Check(AclOperation.READ, _GROUP, FAILED[_GROUP]))),
     ),
     ApiKey.END_TXN: ApiRow(
-        lambda of: EndTxn(of.metastore, of.producer_ids, of.fetch.on_ended, of.registry), Rule(_end, (_WRITES,))
+        lambda of: EndTxn(of.metastore.transactions, of.producer_ids, of.fetch.on_ended, of.registry),
+        Rule(_end, (_WRITES,)),
     ),
     ApiKey.WRITE_TXN_MARKERS: ApiRow(
-        lambda of: WriteTxnMarkers(of.cluster, of.metastore, of.fetch.on_ended),
+        lambda of: WriteTxnMarkers(of.cluster, of.metastore.transactions, of.fetch.on_ended),
         Rule(
             _write_markers, (Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "the cluster; or ALTER"),)
         ),
         written_markers,
     ),
     ApiKey.DESCRIBE_PRODUCERS: ApiRow(
-        lambda of: DescribeProducers(of.cluster, of.metastore),
+        lambda of: DescribeProducers(of.cluster, of.metastore.reports),
         each("topics", "topics", AclOperation.READ, _TOPIC, by_name),
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
-        lambda of: DescribeTransactions(of.cluster, of.metastore, of.enforced),
+        lambda of: DescribeTransactions(of.cluster, of.metastore.transactions, of.enforced),
         Rule(
             None,
             (
@@ -219,7 +220,7 @@ TRANSACTION_ROWS: dict[int, ApiRow[BrokerParts]] = {
         ),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(
-        lambda of: ListTransactions(of.cluster, of.metastore, of.fetch.database_now_ms, of.shared),
+        lambda of: ListTransactions(of.cluster, of.metastore.transactions, of.fetch.database_now_ms, of.shared),
         Rule(_list, (Check(AclOperation.DESCRIBE, _NAME, None, "each transactional id"),)),
     ),
 }

@@ -36,11 +36,11 @@ def compose_cluster(
     supervisor: Supervisor | None = None,
 ) -> Cluster:
     """An agent's image, membership and routes. `advertised`: where clients are sent, the first one first."""
-    follower = MetadataFollower(metastore)
+    follower = MetadataFollower(metastore.cluster)
     in_force = SettingsInForce(settings, lambda: follower.image)
     first = advertised[0]
     membership = Membership(
-        metastore,
+        metastore.cluster,
         follower,
         Identity(settings.node_id, first.host, first.port, settings.broker_rack, tuple(advertised), features),
         heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, up_to
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, Extent, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, Extent, ExtentQuery, IndexApi, PartitionExtents
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ READ_AHEAD_PARTITIONS = 64
 class Locator:
     """Answers ExtentQueries, without the metastore where possible."""
 
-    def __init__(self, index: TailIndex, metastore: ReadApi, rng: random.Random, metrics: FetchMetrics) -> None:
+    def __init__(self, index: TailIndex, metastore: IndexApi, rng: random.Random, metrics: FetchMetrics) -> None:
         self._index = index
         self._metastore = metastore
         self._rng = rng

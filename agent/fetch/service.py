@@ -39,7 +39,7 @@ from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY, FollowPolic
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.offsets.list_offsets import ListOffsetsHandler
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
-from headrace.agent.fetch.rendered.rendered_topics import RenderedLogs, rendered_topics
+from headrace.agent.fetch.rendered.rendered_topics import rendered_topics
 from headrace.agent.fetch.sessions import FetchSessions
 from headrace.agent.fetch.share.deliver import ShareReader
 from headrace.agent.fetch.share.log_ends import LogEndsOfIndex
@@ -51,7 +51,8 @@ from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, READ_AHEAD_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.read import ReadApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import IndexApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -68,7 +69,7 @@ class FetchService:
     def __init__(
         self,
         store: ObjectStore,
-        metastore: ReadApi,
+        metastore: IndexApi,
         view: ClusterView,
         settings: Settings,
         clock: Clock,
@@ -76,7 +77,7 @@ class FetchService:
         registry: CollectorRegistry = REGISTRY,
         *,
         on_metadata_moved: Callable[[int], None] = lambda head: None,
-        rendered_logs: RenderedLogs | None = None,
+        rendered_logs: Metastore | None = None,
         zone_secret: bytes | None = None,
         traffic: ZoneTraffic | None = None,
         shared_address: SharedAddress | None = None,
@@ -138,7 +139,7 @@ class FetchService:
 
     def _make_feed(
         self,
-        metastore: ReadApi,
+        metastore: IndexApi,
         acknowledged: AcknowledgedEnds,
         waiters: Waiters,
         settings: Settings,

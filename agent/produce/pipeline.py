@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -41,8 +41,8 @@ from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
-from headrace.metastore.api.transaction_state import Transaction
+from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
@@ -59,13 +59,6 @@ EXPIRY_TICK_S = 0.1
 
 def _nothing() -> None:
     """The default of a callback that is not needed."""
-
-
-class ProduceMetastore(CommitApi, Protocol):
-    """The metastore operations of the write path."""
-
-    async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
-        """See metastore.api.transactions.TransactionApi."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +108,7 @@ class ProducePipeline:
     def __init__(
         self,
         store: ObjectStore,
-        metastore: ProduceMetastore,
+        metastore: Metastore,
         view: ClusterView,
         settings: Settings,
         clock: Clock,
@@ -143,7 +136,7 @@ class ProducePipeline:
             closed=self._flushed,
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
-        self._names = names = ProducerNames(lambda names: metastore.find_transactions(names))
+        self._names = names = ProducerNames(lambda names: metastore.transactions.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
@@ -169,7 +162,7 @@ class ProducePipeline:
             slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
-            *(metastore, view, self._queue, self._acknowledger, clock, rng, self._metrics),
+            *(metastore.commits, view, self._queue, self._acknowledger, clock, rng, self._metrics),
             committing=callbacks.committing,
             on_committed=callbacks.on_committed,
             on_fenced=callbacks.on_fenced,

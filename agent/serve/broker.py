@@ -88,7 +88,7 @@ class Broker:
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = self._compose_listener()
         self._quotas = QuotaService(
-            self._listener, metastore, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max
+            self._listener, metastore.cluster, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max
         )
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
@@ -164,13 +164,13 @@ class Broker:
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
-        paths = RequestPaths(self._foundation, cluster, self._advertised, await self._metastore.zone_secret())
+        paths = RequestPaths(self._foundation, cluster, self._advertised, await self._metastore.cluster.zone_secret())
         self._serve = paths.serve
         self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
         await paths.start()
         await cluster.start()
         housekeeper = Housekeeper(
-            self._metastore,
+            self._metastore.housekeeping,
             self._clock,
             self._rng,
             self._registry,

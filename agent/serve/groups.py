@@ -24,7 +24,7 @@ from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
+from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.coordinator import ShareGroups
@@ -38,6 +38,7 @@ from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -45,7 +46,7 @@ from headrace.storage.supervision import Supervisor
 
 
 def compose_groups(
-    api: GroupOffsetApi,
+    api: Metastore,
     cluster: ClusterView,
     settings: Settings,
     clock: Clock,
@@ -72,10 +73,10 @@ def compose_groups(
         return group, [] if record is None else group.restore(now, decode(record.data))
 
     consumer_rules = ConsumerGroupRules(settings, lambda: cluster.image)
-    consumer_groups = ConsumerGroups(api, cluster, clock, consumer_rules, rng, authorizer)
+    consumer_groups = ConsumerGroups(api.groups, cluster, clock, consumer_rules, rng, authorizer)
     share_rules = ShareGroupRules(settings, lambda: cluster.image)
     share_metrics = ShareMetrics(registry)
-    share_groups = ShareGroups(api, cluster, clock, share_rules, share_metrics.rebalances.inc)
+    share_groups = ShareGroups(api.groups, cluster, clock, share_rules, share_metrics.rebalances.inc)
     restore = {
         None: restore_classic,
         GroupKind.CLASSIC: restore_classic,
@@ -84,12 +85,14 @@ def compose_groups(
     }
     metrics = GroupMetrics(registry)
     memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
-    groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor, rows)
+    groups = HeldGroups(api.groups, cluster, clock, restore, metrics, memory, supervisor, rows)
     metrics.watch_late(lambda: late_groups(groups, clock.monotonic(), in_force.current().group_late_parent_ms))
-    administration = GroupAdministration(api, groups)
+    administration = GroupAdministration(api.groups, groups)
     answered = AnsweredShares(store, lambda: cluster.node_id, clock)
     share_memory = ShareMemory(on_limit=lambda limit: limits_reached(registry).labels(limit).inc())
-    share_owner = ShareOwner(api, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory)
+    share_owner = ShareOwner(
+        api.groups, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory
+    )
     share_owner.logs = logs
     return GroupParts(
         cluster=cluster,
@@ -106,5 +109,5 @@ def compose_groups(
         share_groups=share_groups,
         share_rules=share_rules,
         share_owner=share_owner,
-        share_offsets=ShareOffsets(api, administration, share_owner, partial(share_groups.create, groups)),
+        share_offsets=ShareOffsets(api.groups, administration, share_owner, partial(share_groups.create, groups)),
     )

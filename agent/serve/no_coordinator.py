@@ -14,16 +14,16 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.serve.groups import compose_groups
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 
 def without_coordinator(
-    api: GroupOffsetApi, view: ClusterView, settings: Settings, clock: Clock, rng: random.Random
+    api: Metastore, view: ClusterView, settings: Settings, clock: Clock, rng: random.Random
 ) -> Mapping[int, RequestHandler]:
     """Return the handlers by API key."""
     parts = compose_groups(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())

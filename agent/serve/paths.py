@@ -77,7 +77,11 @@ class RequestPaths:
         self.produce = self._compose_produce()
         self._in_force = SettingsInForce(base.settings, lambda: cluster.image)
         self.client_rows = ClientRows(
-            base.metastore.client_rows, self._in_force.current, base.clock, self._count_limit, base.registry
+            base.metastore.housekeeping.client_rows,
+            self._in_force.current,
+            base.clock,
+            self._count_limit,
+            base.registry,
         )
         self._groups = self._compose_groups()
         self._forward = self._compose_forwarding()
@@ -140,7 +144,7 @@ class RequestPaths:
         base, cluster = self._base, self._cluster
         return FetchService(
             base.store,
-            base.metastore,
+            base.metastore.index,
             cluster,
             base.settings,
             base.clock,
@@ -157,7 +161,7 @@ class RequestPaths:
             steps=base.fetch_steps,
             supervisor=base.supervisor,
             uploading=lambda: self.produce.is_uploading,
-            note_damage=base.metastore.note_damage,
+            note_damage=base.metastore.compaction.note_damage,
         )
 
     def _compose_produce(self) -> ProducePipeline:
@@ -242,11 +246,11 @@ class RequestPaths:
         configs, refused, change = (
             EffectiveConfigs(base.settings),
             RefusalLog().refused,
-            LogChange(cluster, base.metastore, base.clock),
+            LogChange(cluster, base.metastore.cluster, base.clock),
         )
         creation = TopicCreation(
             cluster,
-            base.metastore,
+            base.metastore.topics,
             base.clock,
             base.rng,
             lambda: TopicDefaults.of(in_force.current()),
@@ -270,8 +274,8 @@ class RequestPaths:
             metadata=self._compose_metadata(creation, configs, refused),
             configs=configs,
             creation=creation,
-            counts=PartitionCounts(cluster, base.metastore, base.clock, creation.defaults, self._count_limit),
-            producer_ids=ProducerIds(base.metastore, base.clock),
+            counts=PartitionCounts(cluster, base.metastore.topics, base.clock, creation.defaults, self._count_limit),
+            producer_ids=ProducerIds(base.metastore.commits, base.clock),
             traffic=self._traffic,
             mutations=base.quotas.mutations,
             rows=self.client_rows,

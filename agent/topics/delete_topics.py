@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuota, MutationQuotas, unlimited
 from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.restored_topic import kept_records
 from headrace.protocol.request import Request, Response
@@ -45,7 +45,7 @@ class DeleteTopics:
     """Delete topics, by name or by id."""
 
     def __init__(
-        self, cluster: ClusterView, api: ClusterApi, clock: Clock, mutations: MutationQuotas = unlimited
+        self, cluster: ClusterView, api: TopicApi, clock: Clock, mutations: MutationQuotas = unlimited
     ) -> None:
         self._cluster = cluster
         self._api = api

@@ -27,7 +27,7 @@ from headrace.agent.topics.topic_rules import (
     WantedTopic,
     judge,
 )
-from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
@@ -38,7 +38,7 @@ class TopicCreation:
     """Creates topics through the metastore."""
 
     cluster: ClusterView
-    api: ClusterApi
+    api: TopicApi
     clock: Clock
     rng: random.Random
     defaults: Callable[[], TopicDefaults]

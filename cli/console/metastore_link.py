@@ -95,15 +95,15 @@ class MetastoreLink:
     async def _background_work(self) -> BackgroundWork:
         metastore = await self._opened()
         return BackgroundWork(
-            await metastore.file_levels(),
-            await metastore.statistics(),
-            await metastore.count_jobs(),
-            await metastore.list_jobs(JOBS_MAX),
+            await metastore.reports.file_levels(),
+            await metastore.reports.statistics(),
+            await metastore.reports.count_jobs(),
+            await metastore.reports.list_jobs(JOBS_MAX),
         )
 
     async def _registrations(self) -> Registrations:
         metastore = await self._opened()
-        return Registrations(await load_image(metastore), await metastore.agent_leases())
+        return Registrations(await load_image(metastore.cluster), await metastore.reports.agent_leases())
 
     async def _findings(self) -> list[Finding]:
         found = await doctor_postgres.examine(self._settings, self._clock)

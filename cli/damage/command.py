@@ -78,7 +78,7 @@ def run_list(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> int:
         async with opened(settings) as (metastore, _):
-            rows, total = await listed(metastore)
+            rows, total = await listed(metastore.compaction)
             show(args, rows, COLUMNS)
             if not args.json:
                 write(f"damaged extents: {total}")
@@ -115,8 +115,8 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     try:
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
         try:
-            await require_bucket(metastore, store, settings.bucket)
-            await FollowedLife(metastore, store, clock, rng).require_current()
+            await require_bucket(metastore.life, store, settings.bucket)
+            await FollowedLife(metastore.life, store, clock, rng).require_current()
             yield Opened(metastore, store)
         finally:
             await metastore.close()

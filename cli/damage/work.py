@@ -71,7 +71,7 @@ async def mend_all(
     rng: random.Random,
 ) -> int:
     """The exit status: 1 if something stays damaged. NotFoundError for a partition that does not exist."""
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     topic = image.topics_by_name.get(damaged.topic)
     key = None if topic is None else topic.key(damaged.partition_index)
     if topic is None or key is None:
@@ -80,7 +80,7 @@ async def mend_all(
     mending = Mending(metastore, store, metastore.commit_shards, clock, rng)
     answers: list[dict[str, Any]] = []
     status = 0
-    for offset in await _offsets(metastore, key, damaged):
+    for offset in await _offsets(metastore.compaction, key, damaged):
         bar = ProgressBar()
         look = await mending.look(name, key, offset, partial(bar, "files searched"))
         bar.close()
@@ -119,7 +119,7 @@ async def _mend_one(
 ) -> str:
     """Return what was done."""
     if not look.found:
-        await metastore.clear_damage(look.extent.file_id, look.extent.position)
+        await metastore.compaction.clear_damage(look.extent.file_id, look.extent.position)
         return "sound"
     if look.lost and not args.skips:
         return "not repaired"

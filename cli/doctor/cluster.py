@@ -63,15 +63,15 @@ async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, 
     except HeadraceError as error:
         return [AREA.bad("open", str(error), of_postgres(str(error), "see postgres above"))]
     try:
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         in_force = SettingsInForce(settings, lambda: image).current()
         found = [*judge_agents(image), *judge_zones(image, settings)]
         found += judge_shards(image, metastore.commit_shards)
-        found += judge_rows(row_use(await metastore.client_rows(), in_force))
-        found.append(judge_roles((await metastore.setting_proposals()).role_counts))
-        found += judge_jobs(await metastore.count_jobs())
+        found += judge_rows(row_use(await metastore.housekeeping.client_rows(), in_force))
+        found.append(judge_roles((await metastore.cluster.setting_proposals()).role_counts))
+        found += judge_jobs(await metastore.reports.count_jobs())
         if settings.bucket:
-            found.append(judge_own_bucket(await metastore.known_bucket(), bucket_address(settings.bucket)))
+            found.append(judge_own_bucket(await metastore.life.known_bucket(), bucket_address(settings.bucket)))
         if facts is not None:
             found += await _compared(metastore, facts, in_force, clock)
     except HeadraceError as error:
@@ -92,7 +92,7 @@ async def _compared(
             AREA.bad("one cluster", f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}", to_do)
         ]
     backup = judge_backup(facts.backup, await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms)
-    return [judge_life(await verdict_of(metastore, facts)), backup]
+    return [judge_life(await verdict_of(metastore.life, facts)), backup]
 
 
 def judge_agents(image: MetadataImage) -> Iterator[Finding]:

@@ -63,7 +63,9 @@ async def read(settings: Settings) -> TablesFound:
     from headrace.tables.open_tables import open_tables  # here: it needs pyiceberg
 
     async with open_tables(settings) as tables:
-        return TablesFound(await tables.rows(), (await tables.cluster.metastore.setting_proposals()).role_counts)
+        return TablesFound(
+            await tables.rows(), (await tables.cluster.metastore.cluster.setting_proposals()).role_counts
+        )
 
 
 def away(settings: Settings, reason: str) -> Finding:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.cleaning.planner import compacted_partitions
 from headrace.compactor.mending.partition_check import PartitionCheck
-from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
+from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
 from headrace.metastore.api.jobs import JobState
-from headrace.metastore.api.reports import ConsumerLag, JobCount, ProducerStatus, ReportApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.reports import ConsumerLag, JobCount, ProducerStatus
 from headrace.metastore.log.image import MetadataImage
 
 LAGS_MAX = 100_000
@@ -38,10 +39,6 @@ class Behind(NamedTuple):
     to_do: str
 
 
-class BehindApi(CleaningApi, ReportApi, Protocol):
-    """The part of the metastore that is asked."""
-
-
 class JobLook(NamedTuple):
     """What is asked once for all partitions of a command."""
 
@@ -51,19 +48,19 @@ class JobLook(NamedTuple):
     """min.compaction.lag.ms of the partitions of compacted topics, by partition key."""
 
 
-async def look_once(api: BehindApi, image: MetadataImage) -> JobLook:
+async def look_once(api: Metastore, image: MetadataImage) -> JobLook:
     """Ask what is the same for all partitions."""
     compacted = {key: rule.min_lag_ms for key, rule in compacted_partitions(image).items()}
-    return JobLook(await api.count_jobs(), await api.consumer_lags(LAGS_MAX), compacted)
+    return JobLook(await api.reports.count_jobs(), await api.reports.consumer_lags(LAGS_MAX), compacted)
 
 
-async def behind(api: BehindApi, look: JobLook, key: int, found: PartitionCheck) -> list[Behind]:
+async def behind(api: Metastore, look: JobLook, key: int, found: PartitionCheck) -> list[Behind]:
     """Return what is behind in one partition, groups first."""
-    (producers,) = await api.describe_producers([key])
+    (producers,) = await api.reports.describe_producers([key])
     now_ms = 0
     states: list[CleaningState] = []
     if key in look.compacted:
-        now_ms, states = await api.describe_cleaning([CleaningQuery(key, look.compacted[key])])
+        now_ms, states = await api.cleaning.describe_cleaning([CleaningQuery(key, look.compacted[key])])
     return [
         *_groups([lag for lag in look.lags if lag.partition_key == key and lag.records > 0], found),
         *_transactions(producers, found),

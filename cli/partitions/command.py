@@ -86,9 +86,9 @@ def run_check(args: argparse.Namespace) -> int:
 async def _check(args: argparse.Namespace, settings: Settings) -> int:
     clock, rng = SystemClock(), random.Random()
     async with opened(settings) as (metastore, store):
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         places = _places(args.topic, image.topics_by_name)
-        recorded, _ = await metastore.list_damage(RECORDED_MAX)
+        recorded, _ = await metastore.compaction.list_damage(RECORDED_MAX)
         look = await look_once(metastore, image)
         mending = Mending(metastore, store, metastore.commit_shards, clock, rng)
         checker = PartitionChecker(metastore, store, mending, clock.sleep, deep=args.deep, extents_max=args.max_extents)

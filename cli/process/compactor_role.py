@@ -43,7 +43,7 @@ class CompactorRole:
 
     async def status(self) -> dict[str, Any]:
         """Worker name and pending work, for people."""
-        jobs = await self._worker.metastore.list_jobs(SHOWN_JOBS)
+        jobs = await self._worker.metastore.reports.list_jobs(SHOWN_JOBS)
         return {
             "roles": [COMPACTOR],
             "cluster_id": self._worker.metastore.cluster_id,

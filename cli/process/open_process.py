@@ -62,8 +62,8 @@ class Connections:
 
     def life(self) -> LifeKeeper:
         """The process's only one."""
-        learn = partial(learn_bucket, self.metastore, self.store, self.bucket, self.rng) if self.bucket else None
-        return LifeKeeper(self.metastore, self.store, self.clock, self.rng, learn_bucket=learn)
+        learn = partial(learn_bucket, self.metastore.life, self.store, self.bucket, self.rng) if self.bucket else None
+        return LifeKeeper(self.metastore.life, self.store, self.clock, self.rng, learn_bucket=learn)
 
     async def close(self) -> None:
         """Only for a process that was not composed: the shell closes them."""

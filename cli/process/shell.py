@@ -80,7 +80,14 @@ class ProcessShell:
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._metastore_watch = DependencyWatch(
-            *(METASTORE, metastore.probe_commit, METASTORE_PROBE_SECONDS, clock, metastore.commits, metastore.refusal),
+            *(
+                METASTORE,
+                metastore.probe_commit,
+                METASTORE_PROBE_SECONDS,
+                clock,
+                metastore.commits_made,
+                metastore.refusal,
+            ),
             own_failure=heartbeat_failure,
         )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
@@ -112,8 +119,8 @@ class ProcessShell:
         await until_available("bucket", self._require_bucket, self._settings, self._clock)
 
     async def _require_bucket(self) -> None:
-        await require_bucket(self._metastore, self._store, self._settings.bucket)
-        await require_files(self._metastore, self._store)
+        await require_bucket(self._metastore.life, self._store, self._settings.bucket)
+        await require_files(self._metastore.life, self._store)
 
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""

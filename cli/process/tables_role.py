@@ -105,7 +105,7 @@ class TablesRole:
         formats = ValueFormats(settings.tables_schema_registry_url, OpeningPool())
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
-            tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
+            tables = TableReader(cluster, TopicCatalog(shared.metastore.cluster), catalog)
             worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
             schedule = UpkeepSchedule.of(settings, self._address, cluster)
@@ -133,7 +133,7 @@ class TablesRole:
         upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
         work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
         return JobRunner(
-            *(shared.metastore, work.handlers(schedule), shared.clock, shared.rng, self._job_metrics),
+            *(shared.metastore.jobs, work.handlers(schedule), shared.clock, shared.rng, self._job_metrics),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             supervisor=self._supervisor,
         )

@@ -144,7 +144,7 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
 
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        return await load_image(metastore)
+        return await load_image(metastore.cluster)
     finally:
         await metastore.close()
 

@@ -10,31 +10,26 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.take_over import Swapper, record_lost
 from headrace.metastore.api.cleaning import CleanedPartition, CleaningApi
-from headrace.metastore.api.compaction import CompactionApi, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.segments import SegmentApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, NotFoundError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
 
-class EndingApi(CleaningApi, CompactionApi, SegmentApi, Protocol):
-    """The part of the metastore that ends passes."""
-
-
 class Ending:
     """What a worker tells the metastore about its passes."""
 
     def __init__(
-        self, metastore: EndingApi, commit_shards: int, clock: Clock, rng: random.Random, metrics: CleaningMetrics
+        self, metastore: Metastore, commit_shards: int, clock: Clock, rng: random.Random, metrics: CleaningMetrics
     ) -> None:
         self._metastore, self._shards = metastore, commit_shards
         self._clock, self._rng, self._metrics = clock, rng, metrics
@@ -48,14 +43,14 @@ class Ending:
         passes: Mapping[int, Pass],
     ) -> None:
         """Swap the extents of a stored file in, and note the outcomes in the passes that are still complete."""
-        swapper = Swapper(_RelyingSwaps(self._metastore, relied), self._shards, self._clock, self._rng)
+        swapper = Swapper(_RelyingSwaps(self._metastore.cleaning, relied), self._shards, self._clock, self._rng)
         try:
             async for some, outcomes in swapper.swap_in(token, file, runs):
                 for swap, outcome in zip(some, outcomes, strict=True):
                     if (cleaned := passes.get(swap.partition_key)) is not None:
                         cleaned.note_swap(file, swap, outcome)
         except FencedError:
-            await record_lost(self._metastore, token, file)
+            await record_lost(self._metastore.segments, token, file)
             raise
         except NotFoundError as error:
             raise UnavailableError(f"cleaned file has no row: error={error}") from error
@@ -64,7 +59,7 @@ class Ending:
         """Move the cleaned offset on, if nothing of the pass was lost."""
         key = cleaned.plan.partition_key
         result = CleanedPartition(key, cleaned.end, tuple(sorted(cleaned.left)), cleaned.horizon_ms)
-        is_done = not cleaned.is_lost and await self._metastore.finish_cleaning(token, result)
+        is_done = not cleaned.is_lost and await self._metastore.cleaning.finish_cleaning(token, result)
         self._metrics.ended.labels("done" if is_done else "lost").inc()
 
     def leave_for_later(self, live: LivePartition, error: HeadraceError) -> None:
@@ -83,8 +78,8 @@ class Ending:
         )
         self._metrics.ended.labels("uncleanable").inc()
         if damaged is not None:
-            await self._metastore.mark_damaged(token, [damaged])
-        await self._metastore.mark_uncleanable(token, live.partition_key, why)
+            await self._metastore.compaction.mark_damaged(token, [damaged])
+        await self._metastore.cleaning.mark_uncleanable(token, live.partition_key, why)
 
 
 class _RelyingSwaps:

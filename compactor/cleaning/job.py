@@ -23,7 +23,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from headrace.compactor.cleaning.ending import Ending
 from headrace.compactor.cleaning.key_map import KeyMap
@@ -40,11 +39,11 @@ from headrace.compactor.take_over import Uploads
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_LARGE
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
-from headrace.metastore.api.compaction import CompactionApi, NewFile, Swap
-from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
+from headrace.metastore.api.cleaning import CleanablePartition
+from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.jobs import Job, JobToken, NewJob
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import DataExtent, Extent, is_in_file
-from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import level_of
@@ -58,10 +57,6 @@ TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
 
-class CleanerApi(CleaningApi, CompactionApi, SegmentApi, JobApi, Protocol):
-    """The part of the metastore that passes need."""
-
-
 class _ForSparkError(Exception):
     """The key map is full before the end of the dirty part."""
 
@@ -72,7 +67,7 @@ class Cleaner:
     def __init__(
         self,
         store: ObjectStore,
-        metastore: CleanerApi,
+        metastore: Metastore,
         commit_shards: int,
         limits: MergeLimits,
         buffer_bytes: int,
@@ -86,7 +81,7 @@ class Cleaner:
         `has_spark`: whether partitions with too many keys are left to Spark.
         """
         self._store, self._metastore = store, metastore
-        self._uploads = Uploads(metastore, store, rng)
+        self._uploads = Uploads(metastore.segments, store, rng)
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
         self._limits, self._buffer_bytes, self._has_spark = limits, buffer_bytes, has_spark
         self._clock, self._rng, self._metrics = clock, rng, metrics
@@ -95,7 +90,7 @@ class Cleaner:
     def of(
         cls,
         store: ObjectStore,
-        metastore: CleanerApi,
+        metastore: Metastore,
         commit_shards: int,
         settings: Settings,
         clock: Clock,
@@ -114,7 +109,9 @@ class Cleaner:
         began = self._clock.monotonic()
         payload = decode_cleaning(job.payload)
         tasks = {wanted.partition_key: wanted for wanted in payload.tasks}
-        made_ms, found = await self._metastore.cleanable_extents([(t.partition_key, t.end) for t in tasks.values()])
+        made_ms, found = await self._metastore.cleaning.cleanable_extents(
+            [(t.partition_key, t.end) for t in tasks.values()]
+        )
 
         def now_ms() -> int:
             return made_ms + round((self._clock.monotonic() - began) * 1000)
@@ -151,7 +148,7 @@ class Cleaner:
 
     async def _leave_to_spark(self, wanted: CleaningTask, token: JobToken) -> None:
         self._metrics.ended.labels("spark").inc()
-        await self._metastore.enqueue_jobs([large_job(wanted)], by=token)
+        await self._metastore.jobs.enqueue_jobs([large_job(wanted)], by=token)
 
     async def _clean(
         self,

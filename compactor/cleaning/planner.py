@@ -15,7 +15,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -41,10 +41,9 @@ from headrace.compactor.cleaning.policy import (
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, CLEAN_NEXT, COMPACT, COMPACT_LARGE, JobKind
 from headrace.jobs.lease import Lease
-from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
-from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.jobs import Job, JobApi, NewJob
-from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
+from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
@@ -63,16 +62,12 @@ SPARK_ATTEMPTS = 3
 """A job that Spark claimed this often without finishing it is moved to the workers."""
 
 
-class CleaningPlannerApi(CleaningApi, CompactionApi, JobApi, MetadataLogApi, Protocol):
-    """The part of the metastore that the planner needs."""
-
-
 class CleaningPlanner:
     """One job of kind "plan-cleaning"."""
 
     def __init__(
         self,
-        metastore: CleaningPlannerApi,
+        metastore: Metastore,
         spark: SparkLimits,
         metrics: CleaningMetrics,
         held: dict[int, int],
@@ -90,7 +85,7 @@ class CleaningPlanner:
         await self._let_reserved_go(lease)
         if not self._is_enabled:
             return
-        rules = compacted_partitions(await load_image(self._metastore))
+        rules = compacted_partitions(await load_image(self._metastore.cluster))
         states: dict[int, CleaningState] = {}
         now_ms = 0
         for some in _chunks(rules, PARTITIONS_PER_LOOK):
@@ -113,26 +108,26 @@ class CleaningPlanner:
 
     async def _let_reserved_go(self, lease: Lease) -> None:
         """Give passes that waited for merges to the workers: all once no merge is left that any of them met."""
-        (payloads,) = await self._metastore.unfinished_payloads(CLEAN_NEXT.name)
+        (payloads,) = await self._metastore.compaction.unfinished_payloads(CLEAN_NEXT.name)
         if not payloads:
             return
         ends = [(task.partition_key, task.end) for payload in payloads for task in decode_cleaning(payload).tasks]
         merged = await self._in_merges()
-        meets = merged and await self._metastore.parts_in_files(ends, sorted(merged))
-        await self._metastore.hand_over_jobs(
+        meets = merged and await self._metastore.cleaning.parts_in_files(ends, sorted(merged))
+        await self._metastore.jobs.hand_over_jobs(
             CLEAN_NEXT.name, CLEAN.name, after_ms=RESERVED_MS if meets else 0, attempts=SPARK_ATTEMPTS, by=lease.token
         )
 
     async def _unfinished(self) -> list[list[CleaningJob]]:
         """The workers' jobs, Spark's, and those that wait for merges."""
-        found = await self._metastore.unfinished_payloads(CLEAN.name, CLEAN_LARGE.name, CLEAN_NEXT.name)
+        found = await self._metastore.compaction.unfinished_payloads(CLEAN.name, CLEAN_LARGE.name, CLEAN_NEXT.name)
         return [list(map(decode_cleaning, payloads)) for payloads in found]
 
     async def _described(self, rules: Mapping[int, CleaningRule], lease: Lease) -> tuple[int, dict[int, CleaningState]]:
         """(now, the states) after active parts that are old or large enough have ended."""
         now_ms, states = await self._states(rules)
         targets = [found for key in states if (found := active_part(rules[key], now_ms, states[key])) is not None]
-        await self._metastore.roll_partitions(targets, by=lease.token)
+        await self._metastore.cleaning.roll_partitions(targets, by=lease.token)
         rolled = [target.partition_key for target in targets if target.rolls]
         if rolled:
             self._metrics.rolled.inc(len(rolled))
@@ -142,7 +137,7 @@ class CleaningPlanner:
 
     async def _states(self, rules: Mapping[int, CleaningRule]) -> tuple[int, dict[int, CleaningState]]:
         queries = [CleaningQuery(key, rule.min_lag_ms) for key, rule in rules.items()]
-        now_ms, found = await self._metastore.describe_cleaning(queries)
+        now_ms, found = await self._metastore.cleaning.describe_cleaning(queries)
         return now_ms, {state.partition_key: state for state in found}
 
     async def _enqueue(
@@ -174,7 +169,7 @@ class CleaningPlanner:
         readable = await self._without_damage(wanted, lease)
         tasks = self._allowed(readable, states, await self._merge_flushed(readable, merged, lease), now_ms)
         ends = [(key, task.end) for key, task in tasks.items()]
-        in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()
+        in_merges = await self._metastore.cleaning.parts_in_files(ends, sorted(merged)) if merged and ends else set()
         left = sorted(tasks, key=lambda key: -dirty_share(states[key]))
         free = [key for key in left if key not in in_merges]
         large = {key for key in free if is_for_spark(self._spark, states[key])}
@@ -185,7 +180,7 @@ class CleaningPlanner:
             *(_job(CLEAN_NEXT, CleaningJob((tasks[key],))) for key in left if key in in_merges),
         ]
         if new:
-            await self._metastore.enqueue_jobs(new[:room], by=lease.token)
+            await self._metastore.jobs.enqueue_jobs(new[:room], by=lease.token)
             self._metrics.planned.inc(len(left))
         return min(len(new), room)
 
@@ -209,12 +204,12 @@ class CleaningPlanner:
 
     async def _in_merges(self) -> set[uuid.UUID]:
         """The inputs of unfinished merges."""
-        payloads = await self._metastore.unfinished_payloads(COMPACT.name, COMPACT_LARGE.name)
+        payloads = await self._metastore.compaction.unfinished_payloads(COMPACT.name, COMPACT_LARGE.name)
         return {file_id for payload in chain(*payloads) for file_id in decode_job(payload).file_ids}
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
-        handed = await self._metastore.hand_over_jobs(
+        handed = await self._metastore.jobs.hand_over_jobs(
             CLEAN_LARGE.name,
             CLEAN.name,
             after_ms=self._spark.large_wait_ms if self._spark.large_bytes else 0,
@@ -230,12 +225,12 @@ class CleaningPlanner:
 
         What is damaged was read within the last day; after that, a pass reads it again.
         """
-        found = await self._metastore.damaged_parts([(key, wanted.end) for key, wanted in tasks.items()])
+        found = await self._metastore.compaction.damaged_parts([(key, wanted.end) for key, wanted in tasks.items()])
         damaged = {one.partition_key: one for one in reversed(found)}
         for key, one in damaged.items():
             why = f"an extent is damaged: file={one.file_id} offsets={one.base_offset}-{one.last_offset}: {one.why}"
             logger.error("partition cannot be cleaned: partition_key=%d error=%s", key, why)
-            await self._metastore.mark_uncleanable(lease.token, key, why)
+            await self._metastore.cleaning.mark_uncleanable(lease.token, key, why)
         return {key: wanted for key, wanted in tasks.items() if key not in damaged}
 
     async def _merge_flushed(
@@ -249,14 +244,14 @@ class CleaningPlanner:
         """
         if not tasks:
             return {}
-        found = await self._metastore.flushed_files([(key, wanted.end) for key, wanted in tasks.items()])
+        found = await self._metastore.cleaning.flushed_files([(key, wanted.end) for key, wanted in tasks.items()])
         files = sorted({file.file_id for file in found} - merged)
         merges = [
             CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
         ]
         if merges:
             new = [COMPACT.once(f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
-            await self._metastore.enqueue_jobs(new, by=lease.token)
+            await self._metastore.jobs.enqueue_jobs(new, by=lease.token)
             merged.update(files)
         firsts: dict[int, int] = {}
         for file in sorted(found, key=lambda file: -file.first_offset):

@@ -18,17 +18,17 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.compactor.mending.sources import SOURCES_MAX, Stored, Wanted, from_own_bytes, search, stored
 from headrace.compactor.merge import MergedFile
 from headrace.compactor.take_over import Swapper, Uploads
 from headrace.jobs.kinds import MEND_DAMAGE
-from headrace.metastore.api.compaction import CompactionApi, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.jobs import JobApi, JobToken
-from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, ReadApi, is_in_file, run_of
-from headrace.metastore.api.reports import AuditedFile, PartitionName, ReportApi
-from headrace.metastore.api.segments import SegmentApi
+from headrace.metastore.api.compaction import Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, is_in_file, run_of
+from headrace.metastore.api.reports import AuditedFile, PartitionName
 from headrace.metastore.transactions.markers import Marker, marker_file_id, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
@@ -43,10 +43,6 @@ from headrace.storage.segment.writer import SegmentWriter
 
 LEASE_MS = 600_000
 LEASE_ATTEMPTS, LEASE_PAUSE_S = 20, 0.2
-
-
-class MendingApi(CompactionApi, SegmentApi, JobApi, ReadApi, ReportApi, Protocol):
-    """The part of the metastore that mending needs."""
 
 
 class FoundPiece(NamedTuple):
@@ -77,7 +73,7 @@ class Mending:
     """Works on one cluster."""
 
     def __init__(
-        self, api: MendingApi, store: ObjectStore, commit_shards: int, clock: Clock, rng: random.Random
+        self, api: Metastore, store: ObjectStore, commit_shards: int, clock: Clock, rng: random.Random
     ) -> None:
         self._api, self._store, self._clock, self._rng = api, store, clock, rng
         self._shards = commit_shards
@@ -94,11 +90,11 @@ class Mending:
         `on_searched` gets the number of files: done, total.
         NotFoundError if the log has no such offset; UnavailableError if reads differ; what the store raises.
         """
-        (answer,) = await self._api.find_extents([ExtentQuery(partition_key, offset, 1)])
+        (answer,) = await self._api.index.find_extents([ExtentQuery(partition_key, offset, 1)])
         extent = next((each for each in answer.extents if each.base_offset <= offset <= each.last_offset), None)
         if extent is None or offset < answer.log_start_offset or not is_in_file(extent):
             raise NotFoundError(f"no file has this offset: partition_key={partition_key} offset={offset}")
-        (file,) = await self._api.audit_files(uuid.UUID(int=extent.file_id.int - 1), 1)
+        (file,) = await self._api.reports.audit_files(uuid.UUID(int=extent.file_id.int - 1), 1)
         examined = await self._examine(extent, file)
         found = [await self._find(name, extent, one, on_searched) for one in _wanted(examined, extent)]
         return ExtentLook(extent, answer.aborted, file.level, examined, found)
@@ -114,12 +110,14 @@ class Mending:
             raise InvalidError(f"no sound copy was found: offsets={look.lost[0].piece.base_offset}")
         file = mended_file(look, name)
         token = await self._lease()
-        level, born_ms = max(look.level, 1), (await self._api.file_totals()).wall_ms
-        stored_file = await Uploads(self._api, self._store, self._rng).store(token, file, level=level, born_ms=born_ms)
-        swapper = Swapper(self._api, self._shards, self._clock, self._rng)
+        level, born_ms = max(look.level, 1), (await self._api.reports.file_totals()).wall_ms
+        stored_file = await Uploads(self._api.segments, self._store, self._rng).store(
+            token, file, level=level, born_ms=born_ms
+        )
+        swapper = Swapper(self._api.compaction, self._shards, self._clock, self._rng)
         outcomes = [one async for _, some in swapper.swap_in(token, stored_file, file.runs) for one in some]
-        await self._api.clear_damage(look.extent.file_id, look.extent.position)
-        await self._api.finish_job(token)
+        await self._api.compaction.clear_damage(look.extent.file_id, look.extent.position)
+        await self._api.jobs.finish_job(token)
         return outcomes[0]
 
     async def _examine(self, extent: DataExtent, file: AuditedFile) -> Examined:
@@ -137,7 +135,7 @@ class Mending:
         if own:
             return FoundPiece(wanted.piece, own, "its own bytes: only its framing is damaged")
         first, last = wanted.piece.base_offset, wanted.piece.last_offset
-        sources = await self._api.repair_sources(extent, first, last, SOURCES_MAX)
+        sources = await self._api.compaction.repair_sources(extent, first, last, SOURCES_MAX)
         for number, source in enumerate(sources, 1):
             found = await search(self._store, wanted, source, name)
             on_searched(number, len(sources))
@@ -148,13 +146,13 @@ class Mending:
     async def _lease(self) -> JobToken:
         """Add a job and lease it. One that another run of the command added is given back to it."""
         key = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        await self._api.enqueue_jobs([MEND_DAMAGE.once(key, max_attempts=1)])
+        await self._api.jobs.enqueue_jobs([MEND_DAMAGE.once(key, max_attempts=1)])
         for _ in range(LEASE_ATTEMPTS):
-            job = await self._api.claim_job("headrace damage", [MEND_DAMAGE.name], LEASE_MS)
+            job = await self._api.jobs.claim_job("headrace damage", [MEND_DAMAGE.name], LEASE_MS)
             if job is not None and job.key == key:
                 return job.token
             if job is not None:
-                await self._api.release_job(job.token)
+                await self._api.jobs.release_job(job.token)
             await self._clock.sleep(LEASE_PAUSE_S)
         raise UnavailableError(
             f"no lease for the replacement of an extent: other runs have theirs: kind={MEND_DAMAGE.name}"

@@ -18,8 +18,9 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from headrace.compactor.mending.mend import Mending, MendingApi
+from headrace.compactor.mending.mend import Mending
 from headrace.metastore.api.damage import ListedDamage
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import ALL_BYTES, DataExtent, ExtentQuery, PartitionExtents, is_in_file, run_of
 from headrace.metastore.api.reports import PartitionName
 from headrace.storage.errors import BadTransferError, CorruptError, InvalidError, NotFoundError
@@ -82,7 +83,7 @@ class PartitionChecker:
 
     def __init__(
         self,
-        api: MendingApi,
+        api: Metastore,
         store: ObjectStore,
         mending: Mending,
         sleep: Callable[[float], Awaitable[None]],
@@ -123,7 +124,7 @@ class PartitionChecker:
         )
 
     async def _page(self, key: int, offset: int) -> PartitionExtents:
-        (answer,) = await self._api.find_extents([ExtentQuery(key, offset, ALL_BYTES)])
+        (answer,) = await self._api.index.find_extents([ExtentQuery(key, offset, ALL_BYTES)])
         if not answer.known:
             raise NotFoundError(f"the partition was deleted meanwhile: partition_key={key}")
         return answer

@@ -131,8 +131,8 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
     try:
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         try:
-            await require_bucket(metastore, store, settings.bucket)
-            async with follow_life(metastore, store, clock, rng):
+            await require_bucket(metastore.life, store, settings.bucket)
+            async with follow_life(metastore.life, store, clock, rng):
                 await _run_due(metastore, settings, summary, clock, rng, part_bytes, lease_ms, spark_log_level)
             return summary
         finally:
@@ -152,12 +152,12 @@ async def _run_due(
     spark_log_level: str,
 ) -> None:
     reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
-    if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.count_jobs()):
+    if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.reports.count_jobs()):
         logger.info("no large job is due: spark is not started")
         return
-    cluster = await metastore.cluster_configs()
+    cluster = await metastore.cluster.cluster_configs()
     wanted = pace(EffectiveConfigs(settings), cluster)
-    known = await metastore.known_bucket()
+    known = await metastore.life.known_bucket()
     bucket_id = "" if known is None else str(known.bucket_id)
     await reporter.start()
     spark = open_session("headrace-compaction", spark_log_level)
@@ -188,7 +188,7 @@ async def _run_due(
             COMPACT_LARGE.name: summary.counting(compactor.handle, clock),
             CLEAN_LARGE.name: summary.counting(cleaner.handle, clock),
         }
-        await drain(metastore, handlers, clock, rng, lease_ms=lease_ms)
+        await drain(metastore.jobs, handlers, clock, rng, lease_ms=lease_ms)
     finally:
         spark.stop()
         await reporter.stop()

@@ -25,7 +25,7 @@ import msgspec
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
-from headrace.compactor.cleaning.ending import Ending, EndingApi
+from headrace.compactor.cleaning.ending import Ending
 from headrace.compactor.cleaning.job import PATIENT_ATTEMPTS, end_of_pass, not_of_the_partition
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
@@ -50,6 +50,7 @@ from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.clock import Clock
 
 MOST_DOUBLED = 6
@@ -61,7 +62,7 @@ class SparkCleaner:
     def __init__(
         self,
         spark: SparkSession,
-        metastore: EndingApi,
+        metastore: Metastore,
         commit_shards: int,
         *,
         part_bytes: int,
@@ -90,7 +91,9 @@ class SparkCleaner:
         """Clean the job's partitions. FencedError if the lease is lost; UnavailableError if Spark failed."""
         began = self._clock.monotonic()
         tasks = {wanted.partition_key: wanted for wanted in decode_cleaning(job.payload).tasks}
-        made_ms, found = await self._metastore.cleanable_extents([(t.partition_key, t.end) for t in tasks.values()])
+        made_ms, found = await self._metastore.cleaning.cleanable_extents(
+            [(t.partition_key, t.end) for t in tasks.values()]
+        )
         for number, partition in enumerate(found, start=1):
             now_ms = made_ms + round((self._clock.monotonic() - began) * 1000)
             plan = self._plan(partition, tasks[partition.live.partition_key], now_ms, job.attempts <= PATIENT_ATTEMPTS)
@@ -129,7 +132,7 @@ class SparkCleaner:
         """
         sizes = [sum(extent.length for extent in part.extents) for part in plan.parts]
         file_ids = await reserve(
-            self._metastore,
+            self._metastore.segments,
             lease.token,
             files=[(1 + size // plan.file_bytes) << min(max(job.attempts, 1), MOST_DOUBLED) for size in sizes],
             attempts=attempts_of_a_task(self._spark),
@@ -179,7 +182,7 @@ class SparkCleaner:
             await self._ending.give_up(lease.token, partition.live, refused.why or "", refused.damaged)
 
     async def _start(self, lease: Lease, file: NewFile, runs: list[list[Swap]]) -> None:
-        await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng, is_reserved=True)
+        await start(self._metastore.segments, lease.token, file.file_id, file.level, runs, self._rng, is_reserved=True)
 
     def _count(self, report: PartReport) -> None:
         self._metrics.read_bytes.inc(report.read_bytes)

@@ -137,11 +137,11 @@ class PlanReader(DataSourceReader):
     async def _plan(self) -> list[str]:
         job = decode_job(self._task.payload.encode())
         async with one_connection() as metastore:
-            plan = make_plan(job.level, await metastore.live_extents(job.file_ids))
+            plan = make_plan(job.level, await metastore.compaction.live_extents(job.file_ids))
             made_ms = SystemClock().wall_ms()
             return [
                 msgspec.json.encode(
-                    PlanPart(encode(part).decode(), made_ms, await self._start(metastore, part))
+                    PlanPart(encode(part).decode(), made_ms, await self._start(metastore.segments, part))
                 ).decode()
                 for part in split(plan, self._task.part_bytes)
             ]
@@ -199,13 +199,15 @@ class MergeWriter(DataSourceWriter):
     async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
         async with one_connection() as metastore:
-            swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
+            swapper = Swapper(metastore.compaction, metastore.commit_shards, SystemClock(), random.Random())
             for file, runs, is_new in (each for written in done for each in written.files):
                 if is_new:
-                    await start(metastore, token, file.file_id, file.level, runs, random.Random(), is_reserved=True)
+                    await start(
+                        metastore.segments, token, file.file_id, file.level, runs, random.Random(), is_reserved=True
+                    )
                 async for _ in swapper.swap_in(token, file, runs):
                     pass
-            await metastore.mark_damaged(token, [one for written in done for one in written.damaged])
+            await metastore.compaction.mark_damaged(token, [one for written in done for one in written.damaged])
         if altered := sum(written.altered for written in done):
             raise BadTransferError(f"each read of some extents was altered: extents={altered}")
 

@@ -88,12 +88,12 @@ class AgentBench:
     async def __aenter__(self) -> AgentBench:
         metastore = await PostgresMetastore.open(self.settings.metastore_url, self.settings)
         topic_id = uuid.uuid4()
-        while not await metastore.create_topics(
-            await metastore.metadata_head(), [NewTopic(f"{TOPIC}-{topic_id}", topic_id, PARTITIONS, {})]
+        while not await metastore.topics.create_topics(
+            await metastore.cluster.metadata_head(), [NewTopic(f"{TOPIC}-{topic_id}", topic_id, PARTITIONS, {})]
         ):
             continue
         self._topic = f"{TOPIC}-{topic_id}"
-        self._first_producer_id = (await metastore.allocate_producer_ids(100))[0]
+        self._first_producer_id = (await metastore.commits.allocate_producer_ids(100))[0]
         await metastore.close()
         self._process, self._agent = await open_agent(
             self.settings, self.traces.append, CollectorRegistry(), self._decorate
@@ -218,7 +218,7 @@ def benchmark(run: BenchmarkRun) -> None:
 
 async def _begin_life(url: str, memory: MemoryStore) -> None:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
-    await LifeKeeper(metastore, memory, SystemClock(), random.Random(1)).begin_anew("benchmark")
+    await LifeKeeper(metastore.life, memory, SystemClock(), random.Random(1)).begin_anew("benchmark")
     await metastore.close()
 
 

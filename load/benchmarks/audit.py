@@ -140,7 +140,7 @@ async def tell_sizes(run: BenchmarkRun, bench: CommitBench, when: str) -> None:
 
 async def archive(run: BenchmarkRun, bench: CommitBench, bucket: str, workers: int) -> None:
     """The jobs of all metadata partitions, in so many processes; the objects that could be joined are not there."""
-    await bench.store.enqueue_jobs([ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part in range(METADATA_PARTITIONS)])
+    await bench.store.jobs.enqueue_jobs([ARCHIVE_AUDIT_ROWS.once(f"{part:02}") for part in range(METADATA_PARTITIONS)])
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_ready, range(workers)))
         began = time.perf_counter()
@@ -168,9 +168,11 @@ async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
     store = open_store(bucket, StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
     archiver = AuditArchiver(metastore, store, clock, random.Random(), AuditArchiveMetrics(registry))
-    while (job := await metastore.claim_job("bench", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
-        await archiver.archive_rows(job, Lease(metastore, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS))
-        await metastore.finish_job(job.token)
+    while (job := await metastore.jobs.claim_job("bench", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
+        await archiver.archive_rows(
+            job, Lease(metastore.jobs, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS)
+        )
+        await metastore.jobs.finish_job(job.token)
     await store.close()
     await metastore.close()
     names = ("headrace_audit_trail_archived_records_total", "headrace_audit_trail_archived_bytes_total")
@@ -181,7 +183,7 @@ async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
 async def fetch(run: BenchmarkRun, bench: CommitBench, store: Any, what: str, offset: int) -> None:
     """Fetches of one page, each through a new topic."""
     image: Any = SimpleNamespace(image=MetadataImage())
-    topic = AuditTopic(bench.store, image, KnownEnds(bench.store, SystemClock()), store)
+    topic = AuditTopic(bench.store.segment_logs, image, KnownEnds(bench.store.segment_logs, SystemClock()), store)
     times = []
     for number in range(FETCHES + 1):
         if number == FETCHES:
@@ -218,7 +220,7 @@ async def benchmark(run: BenchmarkRun) -> None:
         await archive(run, bench, bucket, workers)
         await tell_sizes(run, bench, "after it")
         await fetch(run, bench, store, "from the bucket", SPAN + 1_500)
-        ends = await bench.store.segment_log_ends()
+        ends = await bench.store.segment_logs.segment_log_ends()
         await fetch(run, bench, store, "from Postgres", ends[0].next_audit_offset - 1_000)
         await store.close()
 

@@ -91,14 +91,14 @@ class Ceiling:
         for number in range(1, args.agents + 1):
             store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
             stack.push_async_callback(store.close)
-            agent = await store.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
+            agent = await store.cluster.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
             agents.append(CommittingAgent(number, store, agent, random.Random(f"{args.seed} {number}")))
         store = agents[0].store
-        topic_number = await store.metadata_head()
-        assert await store.create_topics(topic_number, [NewTopic("ceiling", uuid.uuid4(), args.partitions, {})])
-        head = await store.metadata_head()
+        topic_number = await store.cluster.metadata_head()
+        assert await store.topics.create_topics(topic_number, [NewTopic("ceiling", uuid.uuid4(), args.partitions, {})])
+        head = await store.cluster.metadata_head()
         for each in agents:
-            await each.store.heartbeat(
+            await each.store.cluster.heartbeat(
                 *each.agent, metadata_offset=head, want_fence=False, session_timeout_ms=3_600_000
             )
         keys = [partition_key(topic_number, index) for index in range(args.partitions)]
@@ -162,10 +162,10 @@ class Ceiling:
     async def questions(self) -> dict[str, Callable[[PostgresMetastore], Awaitable[object]]]:
         """Return what readers ask."""
         store = self.agents[0].store
-        heads = (await store.poll_feed({})).heads
+        heads = (await store.index.poll_feed({})).heads
         late = {shard: max(0, seq - LATE_ROWS) for shard, seq in heads.items()}
-        news = sum(len(row.extents) for row in (await store.poll_feed(late)).rows)
-        found = await store.find_extents([ExtentQuery(key, 0, 1) for key in self.keys])
+        news = sum(len(row.extents) for row in (await store.index.poll_feed(late)).rows)
+        found = await store.index.find_extents([ExtentQuery(key, 0, 1) for key in self.keys])
         ends = {answer.partition_key: answer.high_watermark for answer in found}
 
         def plan(partitions: int) -> list[ExtentQuery]:
@@ -174,10 +174,10 @@ class Ceiling:
             return [ExtentQuery(key, self._rng.randrange(ends[key]), RESPONSE_BYTES) for key in chosen]
 
         return {
-            "feed, no news": lambda store: store.poll_feed(heads),
-            f"feed, {news:,} extents of news": lambda store: store.poll_feed(late),
-            "next extents of 1 partition": lambda store: store.find_extents(plan(1)),
-            "next extents of 100 partitions": lambda store: store.find_extents(plan(100)),
+            "feed, no news": lambda store: store.index.poll_feed(heads),
+            f"feed, {news:,} extents of news": lambda store: store.index.poll_feed(late),
+            "next extents of 1 partition": lambda store: store.index.find_extents(plan(1)),
+            "next extents of 100 partitions": lambda store: store.index.find_extents(plan(100)),
         }
 
 

@@ -82,15 +82,15 @@ async def churn(run: BenchmarkRun, bench: CommitBench, seconds: float, pause_ms:
 
 async def _one_round(bench: CommitBench, topic_number: int) -> None:
     store = bench.store
-    await store.rotate_log_slots()
-    await store.expire_producer_state(1_000)
+    await store.housekeeping.rotate_log_slots()
+    await store.housekeeping.expire_producer_state(1_000)
     await bench.make_and_delete_a_topic(WORKLOADS[0].partitions)
-    while await store.purge_deleted_partitions(1_000):
+    while await store.housekeeping.purge_deleted_partitions(1_000):
         pass
     keys = [partition_key(topic_number, index) for index in range(WORKLOADS[0].partitions)]
     ends = await bench.query("SELECT partition_key, high_watermark FROM partition_heads")
     targets = [LogStartTarget(key, max(end - KEPT_RECORDS, 0)) for key, end in ends if key in keys]
-    while any(answer.has_more for answer in await store.move_log_starts(targets, max_extents=1_000)):
+    while any(answer.has_more for answer in await store.retention.move_log_starts(targets, max_extents=1_000)):
         pass
 
 

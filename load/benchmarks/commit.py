@@ -118,9 +118,9 @@ class CommitBench:
 
     async def topic(self, partitions: int) -> int:
         """The number of a new topic."""
-        head = await self.store.metadata_head()
+        head = await self.store.cluster.metadata_head()
         topic = NewTopic(f"topic-{head}", uuid.uuid4(), partitions, {})
-        assert await self.store.create_topics(head, [topic])
+        assert await self.store.topics.create_topics(head, [topic])
         return head
 
     async def committers(self, workload: CommitWorkload, count: int) -> list[CommitLoad]:
@@ -134,7 +134,7 @@ class CommitBench:
 
     async def commit(self, file: FileCommit) -> FileAnswer:
         """Commit one file; every batch must have been appended."""
-        (answer,) = await self.store.commit_files(self.agent.node_id, self.agent.broker_epoch, [file])
+        (answer,) = await self.store.commits.commit_files(self.agent.node_id, self.agent.broker_epoch, [file])
         assert len(answer.batches) == len(file.batches), answer.status
         assert all(batch.outcome is BatchOutcome.APPENDED for batch in answer.batches)
         return answer
@@ -147,9 +147,11 @@ class CommitBench:
     async def make_and_delete_a_topic(self, partitions: int) -> None:
         """Make a topic and delete it; housekeeping removes the rest."""
         topic_id = uuid.uuid4()
-        head = await self.store.metadata_head()
-        assert await self.store.create_topics(head, [NewTopic(f"short-lived-{topic_id}", topic_id, partitions, {})])
-        assert await self.store.delete_topics(await self.store.metadata_head(), [topic_id])
+        head = await self.store.cluster.metadata_head()
+        assert await self.store.topics.create_topics(
+            head, [NewTopic(f"short-lived-{topic_id}", topic_id, partitions, {})]
+        )
+        assert await self.store.topics.delete_topics(await self.store.cluster.metadata_head(), [topic_id])
 
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of a statement of this script's own."""
@@ -224,9 +226,9 @@ async def opened(place: Path, seed: int, installation: Installation | None = Non
     with EmbeddedPostgres(place, installation=installation) as url:
         migrate(url)
         store = await PostgresMetastore.open(url, Settings(metastore_pool_size=CONNECTIONS))
-        agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
-        head = await store.metadata_head()
-        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
+        agent = await store.cluster.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
+        head = await store.cluster.metadata_head()
+        await store.cluster.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
         grow_old(url)
         gc.collect()
         gc.freeze()

@@ -50,8 +50,8 @@ async def keep_house(url: str, stop: threading.Event) -> None:
     """Run a round of housekeeping every ROUND_SECONDS until `stop`."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     while not stop.is_set():
-        await store.rotate_log_slots()
-        await store.expire_producer_state(1_000)
+        await store.housekeeping.rotate_log_slots()
+        await store.housekeeping.expire_producer_state(1_000)
         async with store.pool.connection() as connection:
             ends = await (
                 await connection.execute("SELECT partition_key, high_watermark FROM partition_heads")
@@ -59,7 +59,7 @@ async def keep_house(url: str, stop: threading.Event) -> None:
         targets = [LogStartTarget(key, end - KEPT_RECORDS) for key, end in ends if end > KEPT_RECORDS]
         for first in range(0, len(targets), TARGETS):
             chunk = targets[first : first + TARGETS]
-            while any(answer.has_more for answer in await store.move_log_starts(chunk, max_extents=1_000)):
+            while any(answer.has_more for answer in await store.retention.move_log_starts(chunk, max_extents=1_000)):
                 pass
         await asyncio.to_thread(stop.wait, ROUND_SECONDS)
     await store.close()

@@ -88,8 +88,8 @@ def _figures(
 async def create_topic(url: str, partitions: int) -> int:
     """Return the number of a new topic."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-    number = await store.metadata_head()
-    assert await store.create_topics(number, [NewTopic(f"committed-{number}", uuid.uuid4(), partitions, {})])
+    number = await store.cluster.metadata_head()
+    assert await store.topics.create_topics(number, [NewTopic(f"committed-{number}", uuid.uuid4(), partitions, {})])
     await store.close()
     return number
 
@@ -99,11 +99,11 @@ async def _polls(run: BenchmarkRun, url: str, shards: int) -> None:
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     async with store.pool.connection() as connection:
         pid = connection.info.backend_pid
-    heads = (await store.poll_feed({})).heads
+    heads = (await store.index.poll_feed({})).heads
     spent = []
     for _ in range(POLLS):
         before = cpu_seconds(pid)
-        await store.poll_feed(heads)
+        await store.index.poll_feed(heads)
         spent.append(cpu_seconds(pid) - before)
     await store.close()
     run.row(f"{shards} shards, a poll of the feed", {"us of Postgres (median)": percentile(spent, 50) * 1e6})

@@ -70,12 +70,14 @@ class CompactionBench:
 
     async def fill(self, files: int, records_per_batch: int, batches: int) -> int:
         """Flush and commit; the bytes of all batches."""
-        agent = await self.metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "bench", 1, None))
-        head = await self.metastore.metadata_head()
-        await self.metastore.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000)
+        agent = await self.metastore.cluster.register_agent(AgentRegistration(None, uuid.uuid4(), "bench", 1, None))
+        head = await self.metastore.cluster.metadata_head()
+        await self.metastore.cluster.heartbeat(
+            *agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
+        )
         topic = NewTopic(TOPIC, uuid.uuid4(), PARTITIONS, {})
-        assert await self.metastore.create_topics(await self.metastore.metadata_head(), [topic])
-        number = (await load_image(self.metastore)).topics_by_name[TOPIC].topic_number
+        assert await self.metastore.topics.create_topics(await self.metastore.cluster.metadata_head(), [topic])
+        number = (await load_image(self.metastore.cluster)).topics_by_name[TOPIC].topic_number
         self.keys = [number << 24 | index for index in range(PARTITIONS)]
         total = 0
         for _ in range(files):
@@ -89,8 +91,8 @@ class CompactionBench:
             body = writer.finish()
             file_id = new_file_id(self.clock.wall_ms(), self.rng)
             await self.store.put(object_key(file_id), body)
-            await self.metastore.commit_files(*agent, [FileCommit(file_id, len(body), staged)])
-        await self.metastore.unregister_agent(*agent)  # else a replay's agent would ask it for its cache
+            await self.metastore.commits.commit_files(*agent, [FileCommit(file_id, len(body), staged)])
+        await self.metastore.cluster.unregister_agent(*agent)  # else a replay's agent would ask it for its cache
         return total
 
     def _batch(self, count: int) -> bytes:
@@ -109,12 +111,12 @@ class CompactionBench:
             job = NewJob(
                 "compact", str(start), encode(CompactionJob(tuple(file_ids[start : start + FILES_PER_JOB]), level))
             )
-            await self.metastore.enqueue_jobs([job])
-            claimed = await self.metastore.claim_job("bench", ["compact"], 600_000)
+            await self.metastore.jobs.enqueue_jobs([job])
+            claimed = await self.metastore.jobs.claim_job("bench", ["compact"], 600_000)
             assert claimed is not None
-            lease = Lease(self.metastore, claimed, self.clock, claimed_at=self.clock.monotonic(), lease_ms=600_000)
+            lease = Lease(self.metastore.jobs, claimed, self.clock, claimed_at=self.clock.monotonic(), lease_ms=600_000)
             await self.worker.handle(claimed, lease)
-            await self.metastore.finish_job(claimed.token)
+            await self.metastore.jobs.finish_job(claimed.token)
         return time.process_time() - cpu, time.perf_counter() - began
 
     async def replay(self, get_ms: float = 0.0) -> Replay:
@@ -136,7 +138,7 @@ class CompactionBench:
 
     async def state(self) -> tuple[list[uuid.UUID], int, int]:
         """(live files, extents, live bytes)."""
-        found = await self.metastore.find_extents([ExtentQuery(key, 0, 1 << 50) for key in self.keys])
+        found = await self.metastore.index.find_extents([ExtentQuery(key, 0, 1 << 50) for key in self.keys])
         extents = [extent for partition in found for extent in partition.extents]
         return sorted({e.source for e in extents}), len(extents), sum(e.length for e in extents)
 

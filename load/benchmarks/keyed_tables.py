@@ -110,7 +110,7 @@ async def create(settings: Settings) -> None:
     """Create the keyed table, empty."""
     catalog = CatalogAddress.of(settings).open()
     async with open_cluster(settings) as cluster:
-        topic = (await TopicCatalog(cluster.metastore).refresh()).topics_by_name[TOPIC]
+        topic = (await TopicCatalog(cluster.metastore.cluster).refresh()).topics_by_name[TOPIC]
         await create_table(cluster, catalog, NAME, topic, "earliest", (), {}, Values(is_keyed=True))
     catalog.close()
 

@@ -47,8 +47,8 @@ async def begin_seconds(url: str, partitions: int) -> float:
     try:
         for number in range(max(partitions // PER_TOPIC, 1)):
             topic = NewTopic(f"t{number}", uuid.uuid4(), min(PER_TOPIC, partitions), {})
-            assert await metastore.create_topics(await metastore.metadata_head(), [topic])
-        keeper = LifeKeeper(metastore, MemoryStore(SystemClock()), SystemClock(), random.Random(1))
+            assert await metastore.topics.create_topics(await metastore.cluster.metadata_head(), [topic])
+        keeper = LifeKeeper(metastore.life, MemoryStore(SystemClock()), SystemClock(), random.Random(1))
         await keeper.check()
         began = time.perf_counter()
         await keeper.begin_anew("measured")

@@ -141,7 +141,7 @@ def measure_image(run: BenchmarkRun, topics: int, partitions: int) -> None:
 def metadata_handler(view: ImageView) -> Metadata:
     """Return the handler of Metadata, which has no answer yet."""
     creation = TopicCreation(
-        view, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
+        view, object.__new__(PostgresMetastore).topics, SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
     )
     return Metadata(view, creation, lambda: False, shared=None, counts=None)
 

@@ -120,7 +120,9 @@ def _measure(url: str, bucket: str, topic: str, processes: int, args: argparse.N
 
 async def _create_topic(url: str) -> str:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-    await metastore.create_topics(await metastore.metadata_head(), [NewTopic("bench", uuid.uuid4(), PARTITIONS, {})])
+    await metastore.topics.create_topics(
+        await metastore.cluster.metadata_head(), [NewTopic("bench", uuid.uuid4(), PARTITIONS, {})]
+    )
     await metastore.close()
     return "bench"
 

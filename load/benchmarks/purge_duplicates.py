@@ -46,7 +46,7 @@ async def purge(cluster: SimulatedCluster, flushes: int) -> list[tuple[str, Audi
 async def readable_records(cluster: SimulatedCluster) -> int:
     """Offsets that extents cover, each once: a gap or an overlap is an error."""
     count = 0
-    for partition in await cluster.metastore.find_extents([ExtentQuery(key, 0, 1 << 50) for key in cluster.keys]):
+    for partition in await cluster.metastore.index.find_extents([ExtentQuery(key, 0, 1 << 50) for key in cluster.keys]):
         offset = 0
         for extent in partition.extents:
             if extent.base_offset != offset:

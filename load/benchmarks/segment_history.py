@@ -86,10 +86,10 @@ async def start(bench: CommitBench, topic_number: int) -> dict[str, Any]:
     """Start as an agent's process does, up to where its first fetch reads bytes."""
     store = await PostgresMetastore.open(bench.url, Settings(metastore_pool_size=1))
     try:
-        await load_image(store)
-        await store.poll_feed({})
+        await load_image(store.cluster)
+        await store.index.poll_feed({})
         keys = [partition_key(topic_number, index) for index in range(10)]
-        found = await store.find_extents([ExtentQuery(key, 0, 1_048_576) for key in keys])
+        found = await store.index.find_extents([ExtentQuery(key, 0, 1_048_576) for key in keys])
         assert all(answer.extents for answer in found)
         return {"rows": sum(len(answer.extents) for answer in found)}
     finally:
@@ -97,12 +97,15 @@ async def start(bench: CommitBench, topic_number: int) -> dict[str, Any]:
 
 
 async def _projection(store: PostgresMetastore, partition: int, offset: int) -> list[Record]:
-    page = await store.read_remote_log(partition, offset, PAGE_ROWS)
+    page = await store.segment_logs.read_remote_log(partition, offset, PAGE_ROWS)
     return [log_record(row, "t") for row in page.rows]
 
 
 async def _every_change(store: PostgresMetastore, partition: int, offset: int) -> list[Record]:
-    return [audit_record(event, "t") for event in (await store.read_audit_log(partition, offset, PAGE_ROWS)).rows]
+    return [
+        audit_record(event, "t")
+        for event in (await store.segment_logs.read_audit_log(partition, offset, PAGE_ROWS)).rows
+    ]
 
 
 async def build_cache(

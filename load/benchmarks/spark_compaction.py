@@ -79,7 +79,7 @@ async def merge_both(url: str, bucket: Path, args: argparse.Namespace) -> list[T
                     job, size = await inputs.small(side, args.files, args.megabytes)
                 else:
                     job, size = await inputs.keyed(side, args.records, args.keys)
-                await metastore.enqueue_jobs([job])
+                await metastore.jobs.enqueue_jobs([job])
                 found.append(await asyncio.to_thread(timed, what, side, url, bucket, args.part_bytes, size))
     finally:
         await metastore.close()

@@ -71,13 +71,15 @@ async def _fill(url: str, partitions: int, agents: int) -> None:
     for first in range(0, partitions // TOPIC_PARTITIONS, TOPICS_AT_ONCE):
         last = min(first + TOPICS_AT_ONCE, partitions // TOPIC_PARTITIONS)
         topics = [NewTopic(f"topic-{n:06}", uuid.uuid4(), TOPIC_PARTITIONS, {}) for n in range(first, last)]
-        while not await store.create_topics(await store.metadata_head(), topics):
+        while not await store.topics.create_topics(await store.cluster.metadata_head(), topics):
             pass
     for number in range(agents):
         zone = "abc"[number % 3]
-        agent = await store.register_agent(AgentRegistration(10_000 + number, uuid.uuid4(), "192.0.2.1", 9092, zone))
-        head = await store.metadata_head()
-        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+        agent = await store.cluster.register_agent(
+            AgentRegistration(10_000 + number, uuid.uuid4(), "192.0.2.1", 9092, zone)
+        )
+        head = await store.cluster.metadata_head()
+        await store.cluster.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
     await store.close()
 
 

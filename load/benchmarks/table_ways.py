@@ -194,7 +194,7 @@ async def create(settings: Settings, name: str) -> None:
     """Create an empty table."""
     catalog = CatalogAddress.of(settings).open()
     async with open_cluster(settings) as cluster:
-        topic = (await TopicCatalog(cluster.metastore).refresh()).topics_by_name[TOPIC]
+        topic = (await TopicCatalog(cluster.metastore.cluster).refresh()).topics_by_name[TOPIC]
         catalog.create(name, Definition(cluster.metastore.cluster_id, TOPIC, topic.topic_id, "earliest", ""), (), {})
     catalog.close()
 
@@ -215,7 +215,7 @@ async def freshness(
     commits: list[tuple[int, dict[int, int]]] = []
     try:
         async with open_cluster(settings) as cluster:
-            worker = TableWorker(TableReader(cluster, TopicCatalog(cluster.metastore), catalog), reader)
+            worker = TableWorker(TableReader(cluster, TopicCatalog(cluster.metastore.cluster), catalog), reader)
             with subprocess.Popen(words) as producer:  # noqa: ASYNC220 -- it only starts
                 while True:
                     is_over = producer.poll() is not None

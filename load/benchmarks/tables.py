@@ -112,7 +112,7 @@ async def append(server: DevServer, place: Path, value_format: str) -> TimedAppe
     agent = server.agents[0].pid
     try:
         async with open_cluster(settings) as cluster:
-            topics = TopicCatalog(cluster.metastore)
+            topics = TopicCatalog(cluster.metastore.cluster)
             topic = (await topics.refresh()).topics_by_name[TOPIC]
             catalog.create(
                 name,

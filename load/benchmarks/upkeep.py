@@ -118,17 +118,21 @@ async def look(run: BenchmarkRun, bench: CommitBench, keys: Sequence[int]) -> No
 
     run.note(f"{len(keys):,} partitions")
     await in_pieces(
-        run, "describe_cleaning", keys, piece, lambda k: store.describe_cleaning([CleaningQuery(key, 0) for key in k])
+        run,
+        "describe_cleaning",
+        keys,
+        piece,
+        lambda k: store.cleaning.describe_cleaning([CleaningQuery(key, 0) for key in k]),
     )
-    await in_pieces(run, "flushed_files", keys, piece, lambda k: store.flushed_files(ends(k)))
-    await in_pieces(run, "parts_in_files", keys, piece, lambda k: store.parts_in_files(ends(k), merged))
+    await in_pieces(run, "flushed_files", keys, piece, lambda k: store.cleaning.flushed_files(ends(k)))
+    await in_pieces(run, "parts_in_files", keys, piece, lambda k: store.cleaning.parts_in_files(ends(k), merged))
     in_jobs = keys[: UNFINISHED_MAX * JOB_PARTITIONS]
     await in_pieces(
         run,
         f"files_of_parts, of {UNFINISHED_MAX} full jobs",
         in_jobs,
         len(in_jobs),
-        lambda k: store.files_of_parts(ends(k)),
+        lambda k: store.cleaning.files_of_parts(ends(k)),
     )
     numbers = f"(SELECT array_agg(partition_key) FROM partitions WHERE partition_key <= {keys[-1]})"
     files = f"(SELECT array_agg(md5(n::text)::uuid) FROM generate_series(0, {len(merged) - 1}) AS n)"

@@ -75,7 +75,7 @@ class CommittingAgent:
     async def commit(self, file: FileCommit) -> float:
         """Seconds that it took; every batch must have been appended."""
         began = time.perf_counter()
-        (answer,) = await self.store.commit_files(*self.agent, [file])
+        (answer,) = await self.store.commits.commit_files(*self.agent, [file])
         took = time.perf_counter() - began
         assert len(answer.batches) == len(file.batches), answer.status
         assert all(batch.outcome is BatchOutcome.APPENDED for batch in answer.batches)
@@ -106,13 +106,13 @@ class CommitterPlan:
 async def _work(plan: CommitterPlan) -> None:
     """Prepare, say so, wait for the word, commit, print the latencies in milliseconds."""
     store = await PostgresMetastore.open(plan.url, Settings(metastore_pool_size=max(plan.committers, 2)))
-    head = await store.metadata_head()
+    head = await store.cluster.metadata_head()
     shape = Shape(plan.extents, plan.batches, idempotent=True)
     agents: list[tuple[CommittingAgent, list[int]]] = []
     for number in range(plan.first, plan.first + plan.committers):
-        agent = await store.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
-        head = max(head, await store.metadata_head())
-        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+        agent = await store.cluster.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
+        head = max(head, await store.cluster.metadata_head())
+        await store.cluster.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
         each = CommittingAgent(number, store, agent, random.Random(f"committer {number}"))
         keys = _keys(plan, number, store.commit_shards)
         known = keys if not plan.any_partition else keys[: 10 * plan.extents]

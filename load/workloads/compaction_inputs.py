@@ -62,9 +62,13 @@ class Inputs:
 
     async def begin(self) -> None:
         """Be an agent."""
-        self._agent = await self._metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "bench", 1, None))
-        head = await self._metastore.metadata_head()
-        await self._metastore.heartbeat(*self._agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000)
+        self._agent = await self._metastore.cluster.register_agent(
+            AgentRegistration(None, uuid.uuid4(), "bench", 1, None)
+        )
+        head = await self._metastore.cluster.metadata_head()
+        await self._metastore.cluster.heartbeat(
+            *self._agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
+        )
 
     async def small(self, name: str, files: int, megabytes: int) -> tuple[NewJob, int]:
         """(the job over the files, their live bytes)."""
@@ -128,21 +132,21 @@ class Inputs:
         )
         for at in range(0, len(files), FILES_PER_MERGE):
             job = CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1)
-            await self._metastore.enqueue_jobs([COMPACT.once(f"level 1 {at}", encode(job))])
-            claimed = await self._metastore.claim_job("bench", [COMPACT.name], LEASE_MS)
+            await self._metastore.jobs.enqueue_jobs([COMPACT.once(f"level 1 {at}", encode(job))])
+            claimed = await self._metastore.jobs.claim_job("bench", [COMPACT.name], LEASE_MS)
             assert claimed is not None
             began = self._clock.monotonic()
             await worker.handle(
-                claimed, Lease(self._metastore, claimed, self._clock, claimed_at=began, lease_ms=LEASE_MS)
+                claimed, Lease(self._metastore.jobs, claimed, self._clock, claimed_at=began, lease_ms=LEASE_MS)
             )
-            await self._metastore.finish_job(claimed.token)
+            await self._metastore.jobs.finish_job(claimed.token)
 
     async def _topic(
         self, name: str, partitions: int, configs: dict[str, str] | None = None
     ) -> tuple[list[int], uuid.UUID]:
         topic = NewTopic(name, uuid.uuid4(), partitions, configs or {})
-        assert await self._metastore.create_topics(await self._metastore.metadata_head(), [topic])
-        number = (await load_image(self._metastore)).topics_by_name[name].topic_number
+        assert await self._metastore.topics.create_topics(await self._metastore.cluster.metadata_head(), [topic])
+        number = (await load_image(self._metastore.cluster)).topics_by_name[name].topic_number
         return [number << 24 | index for index in range(partitions)], topic.topic_id
 
     async def _flush(self, topic_id: uuid.UUID, batches: list[tuple[int, bytes]]) -> None:
@@ -155,7 +159,7 @@ class Inputs:
         body = writer.finish()
         file_id = new_file_id(self._clock.wall_ms(), self._rng)
         await self._store.put(object_key(file_id), body)
-        await self._metastore.commit_files(*self._agent, [FileCommit(file_id, len(body), staged)])
+        await self._metastore.commits.commit_files(*self._agent, [FileCommit(file_id, len(body), staged)])
 
     async def _live(self, keys: list[int]) -> tuple[list[uuid.UUID], int]:
         """(live files, live bytes); one answer has a limited number of extents."""
@@ -163,7 +167,7 @@ class Inputs:
         while offsets:
             queries = [ExtentQuery(key, offset, 1 << 50) for key, offset in offsets.items()]
             offsets = {}
-            for found in await self._metastore.find_extents(queries):
+            for found in await self._metastore.index.find_extents(queries):
                 for extent in found.extents:
                     files.add(extent.source)
                     size += extent.length

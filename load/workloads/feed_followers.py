@@ -28,7 +28,7 @@ from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
-from headrace.metastore.api.read import FeedPage
+from headrace.metastore.api.read import FeedPage, IndexApi
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -56,19 +56,19 @@ class Followed(NamedTuple):
 class _Pages:
     """A metastore that counts its pages of the feed."""
 
-    def __init__(self, store: PostgresMetastore) -> None:
-        self._store = store
+    def __init__(self, index: IndexApi) -> None:
+        self._index = index
         self.rows = self.extents = 0
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         """Return the store's."""
-        page = await self._store.poll_feed(positions)
+        page = await self._index.poll_feed(positions)
         self.rows += len(page.rows)
         self.extents += sum(len(row.extents) for row in page.rows)
         return page
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._index, name)
 
 
 async def _follow(url: str, readers: int, first: int, share: float, seconds: float, poll_ms: int) -> Followed:
@@ -81,7 +81,7 @@ async def _follow(url: str, readers: int, first: int, share: float, seconds: flo
     if share < 1:
         for number, index in enumerate(indexes, first):
             index.wanted = partial(_part, number, share)
-    counted = [_Pages(store) for store in stores]
+    counted = [_Pages(store.index) for store in stores]
     followers = [
         FeedFollower(
             pages,
@@ -125,16 +125,16 @@ def _part(number: int, share: float, shards: int) -> set[int]:
 async def _commit(url: str, committers: int, extents: int, seconds: float) -> int:
     """The number of commits."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=committers))
-    number = await store.metadata_head()
-    assert await store.create_topics(number, [NewTopic(f"fed-{number}", uuid.uuid4(), PARTITIONS, {})])
+    number = await store.cluster.metadata_head()
+    assert await store.topics.create_topics(number, [NewTopic(f"fed-{number}", uuid.uuid4(), PARTITIONS, {})])
     keys = [partition_key(number, index) for index in range(PARTITIONS)]
     agents, written = [], []
     for each in range(committers):
         mine = [key for key in keys if commit_shard(key, store.commit_shards) % committers == each]
         written.append(mine if store.commit_shards >= committers else keys)
-        agent = await store.register_agent(AgentRegistration(number + each, uuid.uuid4(), "127.0.0.1", 1, None))
-        head = await store.metadata_head()
-        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+        agent = await store.cluster.register_agent(AgentRegistration(number + each, uuid.uuid4(), "127.0.0.1", 1, None))
+        head = await store.cluster.metadata_head()
+        await store.cluster.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
         agents.append(CommittingAgent(number + each, store, agent, random.Random(each)))
     await _ready()
     until = time.monotonic() + seconds

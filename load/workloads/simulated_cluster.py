@@ -117,13 +117,13 @@ class SimulatedCluster:
         past.
         """
         metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
-        agent = await metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "simulated", 1, None))
+        agent = await metastore.cluster.register_agent(AgentRegistration(None, uuid.uuid4(), "simulated", 1, None))
         cluster = cls(url, metastore, agent, shape, round((time.time() - seconds) * 1000), seed)
-        number = await metastore.metadata_head()
-        assert await metastore.create_topics(number, [NewTopic(TOPIC, cluster._topic_id, shape.partitions, {})])
+        number = await metastore.cluster.metadata_head()
+        assert await metastore.topics.create_topics(number, [NewTopic(TOPIC, cluster._topic_id, shape.partitions, {})])
         cluster.keys = [partition_key(number, index) for index in range(shape.partitions)]
-        head = await metastore.metadata_head()
-        await metastore.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+        head = await metastore.cluster.metadata_head()
+        await metastore.cluster.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
         return cluster
 
     async def close(self) -> None:
@@ -154,7 +154,7 @@ class SimulatedCluster:
         body = writer.finish()
         file_id = new_file_id(self.now_ms + round(after_s * 1000), self._rng)
         await self.store.put(object_key(file_id), body)
-        (answer,) = await self.metastore.commit_files(*self._agent, [FileCommit(file_id, len(body), staged)])
+        (answer,) = await self.metastore.commits.commit_files(*self._agent, [FileCommit(file_id, len(body), staged)])
         self.outcomes.update(batch.outcome for batch in answer.batches)
 
     async def compact(self) -> None:
@@ -181,7 +181,7 @@ class SimulatedCluster:
 
     async def replay(self) -> Replay:
         """The whole topic, read by a client of a separate agent."""
-        await self.metastore.unregister_agent(*self._agent)  # else that agent would ask it for its cache
+        await self.metastore.cluster.unregister_agent(*self._agent)  # else that agent would ask it for its cache
         return await replay(self._url, self.store, self._clock, TOPIC, self._shape.partitions)
 
     def record_count(self) -> int:
@@ -191,13 +191,13 @@ class SimulatedCluster:
     async def _run(self, kind: str, new: NewJob | None = None) -> bool:
         """Carry out a job of the kind, `new` if given; False when there is none."""
         if new is not None:
-            await self.metastore.enqueue_jobs([new])
-        job = await self.metastore.claim_job("simulated", [kind], LEASE_MS)
+            await self.metastore.jobs.enqueue_jobs([new])
+        job = await self.metastore.jobs.claim_job("simulated", [kind], LEASE_MS)
         if job is None:
             return False
-        lease = Lease(self.metastore, job, self._clock, claimed_at=self._clock.monotonic(), lease_ms=LEASE_MS)
+        lease = Lease(self.metastore.jobs, job, self._clock, claimed_at=self._clock.monotonic(), lease_ms=LEASE_MS)
         await self._handlers[kind](job, lease)
-        await self.metastore.finish_job(job.token)
+        await self.metastore.jobs.finish_job(job.token)
         return True
 
     def _batches(self, producer_id: int, producer: _Producer) -> list[bytes]:

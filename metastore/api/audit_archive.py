@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken
 
 AUDIT_PREFIX = "metastore/audit-trail/"
 
@@ -42,18 +42,11 @@ class ArchivedAudit(NamedTuple):
 class AuditArchiveApi(Protocol):
     """What the job needs. A call that takes a token is fenced by that lease: FencedError once it is lost."""
 
-    @property
-    def named_life(self) -> int:
-        """The life of the metastore that this process names."""
-
     async def archivable_audit(self, records: int) -> list[tuple[int, int]]:
         """(metadata partition, first offset) where there are at least so many rows.
 
         None below metadata.format 4: agents of the release before do not read objects.
         """
-
-    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
-        """Add jobs as JobApi does."""
 
     async def archiving_epochs(self, kind: str) -> set[int]:
         """The epochs of all leases of jobs of `kind` that hold, or that expired and no worker claimed yet.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 NO_COUNTS: Mapping[int, int] = MappingProxyType({})
 
@@ -73,36 +73,3 @@ class BulkProgress(NamedTuple):
 
     next_chunk: int
     chunks: int
-
-
-class BulkWriteApi(Protocol):
-    """Every call is idempotent: repeat it if its outcome is unknown."""
-
-    @property
-    def named_life(self) -> int:
-        """The life of the metastore that this process names."""
-
-    async def database_ms(self) -> int:
-        """The clock of file ids, in ms since the epoch."""
-
-    async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
-        """Keep one chunk of an attempt; chunks count from 0. InvalidError for a run outside its file."""
-
-    async def decide_bulk_write(
-        self,
-        writer: str,
-        batch_id: int,
-        attempt: uuid.UUID,
-        chunks: int,
-        counts: Mapping[int, int] = NO_COUNTS,
-        *,
-        is_named: bool = False,
-    ) -> BulkDecision:
-        """Let this attempt with so many staged chunks be the batch, unless another one is already.
-
-        `counts`: how many partitions of each topic, by its number, the files were laid out for. Without them, topics
-        with partitions that split are refused. `is_named`: by a user, who may name two writes the same.
-        """
-
-    async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
-        """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""

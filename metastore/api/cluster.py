@@ -10,32 +10,17 @@ two commits: no commit, swap or log start has the locks of one count and the fee
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
-from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.topics import NONE_KEPT, NewTopic
+from headrace.metastore.api.settings import SettingProposals, SettingReport
 from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
 
 
 class ClusterApi(MetadataLogApi, Protocol):
     """The metadata log and what is appended to it: topics (C4, C5), and an agent's own calls (C8)."""
-
-    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
-        """Append TopicRecord, PartitionRecords and ConfigRecords, and their projection, in one transaction.
-
-        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
-        """
-
-    async def delete_topics(
-        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
-    ) -> bool:
-        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
-
-        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
-        """
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.
@@ -70,30 +55,8 @@ class ClusterApi(MetadataLogApi, Protocol):
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
         """Leave at once (a clean stop). A stale epoch is ignored."""
 
-
-class ConfigApi(Protocol):
-    """Configs as of now."""
-
     async def cluster_configs(self) -> dict[str, str]:
         """The cluster-wide broker configs: name -> value. O(configs of that kind)."""
-
-
-class ClusterFacts(Protocol):
-    """What the cluster's row says, as it was read when the metastore was opened, and how the row changes: the secret of
-    the zone cache, commit shards, the bucket.
-    """
-
-    @property
-    def cluster_id(self) -> str:
-        """The id that `headrace storage format` wrote."""
-
-    @property
-    def incarnation_id(self) -> uuid.UUID:
-        """Return which life of the metastore this is: another one after a restore."""
-
-    @property
-    def commit_shards(self) -> int:
-        """How many commit shards there were (metastore/keys.py); an image says how many there are."""
 
     async def zone_secret(self) -> ZoneSecret:
         """32 bytes. InvalidError if it is sealed, and metadata.secret.keys lacks the key."""
@@ -119,19 +82,17 @@ class ClusterFacts(Protocol):
         looks at the image of `expected_head`.
         """
 
-    async def known_bucket(self) -> KnownBucket | None:
-        """Return the metastore's bucket; None if no process has recorded it yet."""
+    async def exchange_quota_use(self, node_id: int, report: str) -> Mapping[int, str]:
+        """Store this agent's report; those of the others that are younger than 5 s, by node id. Idempotent."""
 
-    async def record_bucket(self, bucket: KnownBucket) -> bool:
-        """Note the bucket if none is noted; False if another one is."""
+    async def report_settings(self, report: SettingReport) -> None:
+        """Store or renew the report of one process. Idempotent."""
 
-    async def adopt_bucket(self, before: KnownBucket | None, bucket: KnownBucket) -> bool:
-        """Note `bucket` in the place of `before`; False if `before` is not what is noted. Files that it lacks now are
-        accepted as lost.
-        """
+    async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
+        """Take the report back: the process stops. Idempotent."""
 
-    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
-        """Return so many of the oldest and of the newest files with live records, as far as there are any.
+    async def setting_proposals(self) -> SettingProposals:
+        """Return the proposals as of now; a few rows per process."""
 
-        Files from before the bucket was adopted are left out: an operator has accepted what is missing of them.
-        """
+    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
+        """Running processes that compact, without a report that they support the level."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkProgress
 
 
 class BatchTransaction(enum.IntEnum):
@@ -143,3 +145,28 @@ class CommitApi(Protocol):
 
     async def allocate_producer_ids(self, count: int) -> range:
         """A block of producer ids that no other call ever gets."""
+
+    async def database_ms(self) -> int:
+        """The clock of file ids, in ms since the epoch."""
+
+    async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
+        """Keep one chunk of an attempt; chunks count from 0. InvalidError for a run outside its file."""
+
+    async def decide_bulk_write(
+        self,
+        writer: str,
+        batch_id: int,
+        attempt: uuid.UUID,
+        chunks: int,
+        counts: Mapping[int, int] = NO_COUNTS,
+        *,
+        is_named: bool = False,
+    ) -> BulkDecision:
+        """Let this attempt with so many staged chunks be the batch, unless another one is already.
+
+        `counts`: how many partitions of each topic, by its number, the files were laid out for. Without them, topics
+        with partitions that split are refused. `is_named`: by a user, who may name two writes the same.
+        """
+
+    async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
+        """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""

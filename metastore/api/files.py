@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.read import Extent
 
 
 class FileState(enum.IntEnum):
@@ -94,3 +95,16 @@ class FileApi(Protocol):
 
     async def resume_janitor(self, seen: int) -> int:
         """Count on from beyond `seen`, after an audit; the new generation."""
+
+    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
+        """Name files again; how many were not named yet. Those without live bytes are dead.
+
+        For a metastore that lost its rows, while no agent runs: readers are not told.
+        """
+
+    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
+        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
+        epochs are ours.
+
+        The first extent of a partition decides its log start, the last its high watermark.
+        """

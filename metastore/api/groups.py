@@ -13,7 +13,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
+from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition, StoredShareState
 
 
 class GroupKind(enum.Enum):
@@ -128,3 +128,6 @@ class GroupApi(Protocol):
 
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
         """Return the partitions that are there, from the primary, by key."""
+
+    async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
+        """Return at most so many rows that follow this (group id, partition key), in order."""

@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.bucket import KnownBucket
+
 
 class Server(NamedTuple):
     """What distinguishes a database of a Postgres server from others."""
@@ -56,6 +58,10 @@ class LifeApi(Protocol):
     """Asked every second or two."""
 
     @property
+    def cluster_id(self) -> str:
+        """The id that `headrace storage format` wrote."""
+
+    @property
     def named_life(self) -> int:
         """metastore.life.numbers.NO_LIFE: this process may write in none."""
 
@@ -86,3 +92,20 @@ class LifeApi(Protocol):
 
     async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
         """Note this database as the one of the life, if none is noted; False if another life or database is."""
+
+    async def known_bucket(self) -> KnownBucket | None:
+        """Return the metastore's bucket; None if no process has recorded it yet."""
+
+    async def record_bucket(self, bucket: KnownBucket) -> bool:
+        """Note the bucket if none is noted; False if another one is."""
+
+    async def adopt_bucket(self, before: KnownBucket | None, bucket: KnownBucket) -> bool:
+        """Note `bucket` in the place of `before`; False if `before` is not what is noted. Files that it lacks now are
+        accepted as lost.
+        """
+
+    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
+        """Return so many of the oldest and of the newest files with live records, as far as there are any.
+
+        Files from before the bucket was adopted are left out: an operator has accepted what is missing of them.
+        """

@@ -1,13 +1,18 @@
-"""The whole boundary, for code that composes a process; everything else takes the Protocol that it needs."""
+"""The boundary of the metastore: its nouns, each of which is one Protocol, one page of metastore/api.
+
+    await metastore.groups.claim_group(…)
+
+Place: code that composes a process holds it, and code that needs several nouns; everything else takes its noun.
+"""
 
 from __future__ import annotations
 
+import uuid
 from typing import Protocol
 
 from headrace.metastore.api.audit_archive import AuditArchiveApi
-from headrace.metastore.api.bulk import BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
-from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.controller import ControllerApi
@@ -17,58 +22,115 @@ from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.outcomes import OutcomeApi
-from headrace.metastore.api.quotas import QuotaUseApi
-from headrace.metastore.api.read import LeaderEpochApi, ReadApi
+from headrace.metastore.api.read import IndexApi
 from headrace.metastore.api.reports import ReportApi
-from headrace.metastore.api.restoring import RestoreApi
 from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi
-from headrace.metastore.api.settings import SettingsApi
-from headrace.metastore.api.share_groups import ShareStateApi
-from headrace.metastore.api.topics import PartitionApi
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.backups import WalArchive
 
 
-class Metastore(
-    CommitApi,
-    ClusterFacts,
-    BulkWriteApi,
-    OutcomeApi,
-    ReadApi,
-    LeaderEpochApi,
-    ClusterApi,
-    PartitionApi,
-    ConfigApi,
-    ControllerApi,
-    GroupApi,
-    ShareStateApi,
-    TransactionApi,
-    JobApi,
-    QuotaUseApi,
-    RetentionApi,
-    RestoreApi,
-    CompactionApi,
-    CleaningApi,
-    SegmentApi,
-    SegmentLogApi,
-    AuditArchiveApi,
-    FileApi,
-    HousekeepingApi,
-    ReportApi,
-    LifeApi,
-    SettingsApi,
-    Protocol,
-):
-    """Every operation, and the connections under them (standbys.py says what a probe of a commit is for)."""
+class Metastore(Protocol):
+    """The nouns, and the connections under them (standbys.py says what a probe of a commit is for)."""
+
+    @property
+    def commits(self) -> CommitApi:
+        """Files of agents and bulk writes, in order."""
+
+    @property
+    def index(self) -> IndexApi:
+        """Where records are."""
+
+    @property
+    def cluster(self) -> ClusterApi:
+        """The metadata log, and what processes say of themselves."""
+
+    @property
+    def topics(self) -> TopicApi:
+        """Growth, shrinking and restoring of topics."""
+
+    @property
+    def controller(self) -> ControllerApi:
+        """The lease of the active controller, and what only its holder may do."""
+
+    @property
+    def groups(self) -> GroupApi:
+        """Groups of all kinds, and their offsets."""
+
+    @property
+    def transactions(self) -> TransactionApi:
+        """Transactional ids."""
+
+    @property
+    def outcomes(self) -> OutcomeApi:
+        """Decisions that are also recorded in the bucket."""
+
+    @property
+    def jobs(self) -> JobApi:
+        """The queue of background work, and read pins."""
+
+    @property
+    def compaction(self) -> CompactionApi:
+        """Merges, and damage."""
+
+    @property
+    def cleaning(self) -> CleaningApi:
+        """Cleaning by key."""
+
+    @property
+    def segments(self) -> SegmentApi:
+        """The lifecycle of remote segments."""
+
+    @property
+    def segment_logs(self) -> SegmentLogApi:
+        """The logs of that lifecycle."""
+
+    @property
+    def audit_archive(self) -> AuditArchiveApi:
+        """The part of the audit trail that is in the bucket."""
+
+    @property
+    def files(self) -> FileApi:
+        """The end of segment files, and their index made again."""
+
+    @property
+    def retention(self) -> RetentionApi:
+        """Log starts."""
+
+    @property
+    def housekeeping(self) -> HousekeepingApi:
+        """What keeps tables small."""
+
+    @property
+    def reports(self) -> ReportApi:
+        """What people read."""
+
+    @property
+    def life(self) -> LifeApi:
+        """Which life of the metastore it is, and its bucket."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that `headrace storage format` wrote."""
+
+    @property
+    def incarnation_id(self) -> uuid.UUID:
+        """Return which life of the metastore this is, as of when it was opened: another one after a restore."""
+
+    @property
+    def commit_shards(self) -> int:
+        """How many commit shards there were when it was opened (metastore/keys.py); an image says how many there are
+        now.
+        """
 
     async def probe_commit(self) -> None:
         """Commit something that changes nothing. UnavailableError if that does not end in PROBE_SECONDS. If commits
         wait for a synchronous standby, there is no error, and `refusal` says so: all processes wait.
         """
 
-    def commits(self) -> int:
+    def commits_made(self) -> int:
         """Return how many calls of this process have committed a write so far, of those that certainly wrote."""
 
     async def keep_connections(self, count: int) -> None:

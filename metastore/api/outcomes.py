@@ -40,10 +40,6 @@ class EndedTransaction(NamedTuple):
 class OutcomeApi(Protocol):
     """What the job needs. A call that takes a token is fenced by that lease."""
 
-    @property
-    def named_life(self) -> int:
-        """The life of the metastore that this process names."""
-
     async def ended_transactions(self, most: int) -> list[EndedTransaction]:
         """Return up to `most` ended transactions that are not forgotten."""
 

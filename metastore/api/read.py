@@ -228,7 +228,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-class ReadApi(Protocol):
+class IndexApi(Protocol):
     """What a reader must know; always from the primary."""
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
@@ -243,10 +243,6 @@ class ReadApi(Protocol):
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         """Everything that changed a reader's view after `positions` (shard -> last seq seen)."""
-
-
-class LeaderEpochApi(Protocol):
-    """Reading leader epochs."""
 
     async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
         """One answer per query, in order; O(log n) each."""

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
-
-from headrace.metastore.api.files import FoundFile
-from headrace.metastore.api.read import Extent
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class RestoreOutcome(enum.IntEnum):
@@ -91,57 +88,3 @@ class MovedBack(NamedTuple):
     log_start_offset: int
     extents: int
     size_bytes: int
-
-
-class RestoreApi(Protocol):
-    """What an operator can bring back."""
-
-    async def restorable_topics(self, topic_number: int | None = None) -> list[RestorableTopic]:
-        """Return the deleted topics that can be restored, the newest deletion first; `topic_number`: only this one."""
-
-    async def revive_topic(self, topic_number: int, *, limit: int) -> Revived:
-        """Put up to `limit` extents of a deleted topic back; no reader sees them. DONE: all are back.
-
-        Nothing of the topic is purged until a minute after the newest call. Idempotent.
-        """
-
-    async def restore_topic(
-        self, expected_head: int, topic_number: int, name: str, records: Sequence[bytes], epochs: Mapping[int, int]
-    ) -> RestoreOutcome:
-        """Append the topic's records and bring its rows back in one transaction, after revive_topic was DONE.
-
-        `records`: of metastore/log/restored_topic.py, with the leader epochs in `epochs` by partition.
-        """
-
-    async def removed_records(
-        self,
-        keys: Sequence[int],
-        *,
-        extents_max: int,
-        retention_ms: int = -1,
-        retention_bytes: int = -1,
-    ) -> list[RemovedRecords]:
-        """Return what can be restored below the log start, one answer per partition in order.
-
-        Looks at up to `extents_max` extents of each: what is below them is not counted. `retention_ms` and
-        `retention_bytes`: the topic's; -1: retention removes nothing.
-        """
-
-    async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:
-        """Move a log start back towards `offset`, over up to `limit` removed extents, and announce it.
-
-        Each call leaves a whole log. UNFINISHED: there is more to restore. Idempotent.
-        """
-
-    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
-        """Name files again; how many were not named yet. Those without live bytes are dead.
-
-        For a metastore that lost its rows, while no agent runs: readers are not told.
-        """
-
-    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
-        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
-        epochs are ours.
-
-        The first extent of a partition decides its log start, the last its high watermark.
-        """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.metastore.api.agents import SUPPORTED_FEATURES
 
@@ -47,19 +47,3 @@ class SettingProposals(NamedTuple):
     def disputed(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         """The undecided settings that running processes disagree about."""
         return {name: proposals for name, proposals in self.undecided.items() if len(proposals) > 1}
-
-
-class SettingsApi(Protocol):
-    """Reports of running processes; a report counts for a minute after it was renewed."""
-
-    async def report_settings(self, report: SettingReport) -> None:
-        """Store or renew the report of one process. Idempotent."""
-
-    async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
-        """Take the report back: the process stops. Idempotent."""
-
-    async def setting_proposals(self) -> SettingProposals:
-        """Return the proposals as of now; a few rows per process."""
-
-    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
-        """Running processes that compact, without a report that they support the level."""

@@ -8,7 +8,7 @@ later one stores nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.metastore.share_states import GroupProgress
 
@@ -62,10 +62,3 @@ class StoredShareState(NamedTuple):
     state: ShareState
     found_life: int | None
     found: GroupProgress | None
-
-
-class ShareStateApi(Protocol):
-    """What the bucket's record of share groups is made of."""
-
-    async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
-        """Return at most so many rows that follow this (group id, partition key), in order."""

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.halvings import Halving, HalvingPair, HalvingState
+from headrace.metastore.api.restoring import MovedBack, RemovedRecords, RestorableTopic, RestoreOutcome, Revived
 from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 
@@ -92,12 +93,26 @@ class RemovalOutcome(enum.IntEnum):
     """Some of its rows are gone: ask again."""
 
 
-class PartitionApi(Protocol):
+class TopicApi(Protocol):
     """Growth and shrinking of topics.
 
     What names an expected head returns False, and nothing happened, when the log's head is another (catch up and judge
     again). What names a controller epoch raises FencedError for a stale one.
     """
+
+    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
+        """Append TopicRecord, PartitionRecords and ConfigRecords, and their projection, in one transaction.
+
+        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
+        """
+
+    async def delete_topics(
+        self, expected_head: int, topic_ids: Sequence[uuid.UUID], kept: Mapping[uuid.UUID, Sequence[bytes]] = NONE_KEPT
+    ) -> bool:
+        """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
+
+        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
+        """
 
     async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
         """Decide no bulk write for these topics from now on, for two minutes at most, and complete one chunk of those
@@ -166,3 +181,40 @@ class PartitionApi(Protocol):
 
     async def settle_halving(self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID) -> bool:
         """Only aliases are left of it; False also when that is not due."""
+
+    async def restorable_topics(self, topic_number: int | None = None) -> list[RestorableTopic]:
+        """Return the deleted topics that can be restored, the newest deletion first; `topic_number`: only this one."""
+
+    async def revive_topic(self, topic_number: int, *, limit: int) -> Revived:
+        """Put up to `limit` extents of a deleted topic back; no reader sees them. DONE: all are back.
+
+        Nothing of the topic is purged until a minute after the newest call. Idempotent.
+        """
+
+    async def restore_topic(
+        self, expected_head: int, topic_number: int, name: str, records: Sequence[bytes], epochs: Mapping[int, int]
+    ) -> RestoreOutcome:
+        """Append the topic's records and bring its rows back in one transaction, after revive_topic was DONE.
+
+        `records`: of metastore/log/restored_topic.py, with the leader epochs in `epochs` by partition.
+        """
+
+    async def removed_records(
+        self,
+        keys: Sequence[int],
+        *,
+        extents_max: int,
+        retention_ms: int = -1,
+        retention_bytes: int = -1,
+    ) -> list[RemovedRecords]:
+        """Return what can be restored below the log start, one answer per partition in order.
+
+        Looks at up to `extents_max` extents of each: what is below them is not counted. `retention_ms` and
+        `retention_bytes`: the topic's; -1: retention removes nothing.
+        """
+
+    async def restore_records(self, key: int, offset: int, *, limit: int) -> MovedBack:
+        """Move a log start back towards `offset`, over up to `limit` removed extents, and announce it.
+
+        Each call leaves a whole log. UNFINISHED: there is more to restore. Idempotent.
+        """

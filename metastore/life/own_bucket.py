@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.metastore.api.bucket import KnownBucket
-from headrace.metastore.api.cluster import ClusterFacts
+from headrace.metastore.api.life import LifeApi
 from headrace.storage.bucket_properties import bucket_address, ensure_bucket_id, read_bucket_id
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, NotFoundError
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 SAMPLE = 8
 """Files from each end of the metastore's index that are looked for."""
 SampleFiles = Callable[[int, int], Awaitable[Sequence[uuid.UUID]]]
-"""ClusterFacts.sample_files."""
+"""LifeApi.sample_files."""
 ADOPT = (
     "if the files of that bucket were moved, copied or restored to this one, `headrace storage adopt-bucket` compares"
     " them with the metastore"
 )
 
 
-async def require_bucket(api: ClusterFacts, store: ObjectStore, url: str) -> None:
+async def require_bucket(api: LifeApi, store: ObjectStore, url: str) -> None:
     """InvalidError, with instructions, unless the bucket at this setting `bucket` belongs to the metastore."""
     address, known = bucket_address(url), await api.known_bucket()
     found = await read_cluster_id(store)
@@ -57,7 +57,7 @@ async def require_bucket(api: ClusterFacts, store: ObjectStore, url: str) -> Non
         )
 
 
-async def require_files(api: ClusterFacts, store: ObjectStore) -> None:
+async def require_files(api: LifeApi, store: ObjectStore) -> None:
     """InvalidError if the bucket lacks most of the newest files: it was restored to an earlier state, or is empty."""
     if missing := await most_missing(api.sample_files, store, oldest=0):
         raise InvalidError(
@@ -75,7 +75,7 @@ def other_bucket(known: KnownBucket, address: str) -> str:
     )
 
 
-async def learn_bucket(api: ClusterFacts, store: ObjectStore, url: str, rng: random.Random) -> bool:
+async def learn_bucket(api: LifeApi, store: ObjectStore, url: str, rng: random.Random) -> bool:
     """Record the bucket as the metastore's, which knows none; False if it lacks the files, or another one is known."""
     if missing := await most_missing(api.sample_files, store):
         logger.error("the bucket lacks files that the metastore names: missing=%s", object_key(missing[0]))
@@ -83,7 +83,7 @@ async def learn_bucket(api: ClusterFacts, store: ObjectStore, url: str, rng: ran
     return await api.record_bucket(KnownBucket(await ensure_bucket_id(store, draw(rng)), bucket_address(url)))
 
 
-async def claim_bucket(api: ClusterFacts, store: ObjectStore, url: str, rng: random.Random) -> None:
+async def claim_bucket(api: LifeApi, store: ObjectStore, url: str, rng: random.Random) -> None:
     """Make this bucket the metastore's, or complete that; InvalidError if the metastore knows another one.
 
     The row comes before the bucket's cluster id: after a crash between the two, only this bucket can be completed.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.config.cluster_values import in_force
 from headrace.config.settings import Settings
-from headrace.metastore.api.cluster import ConfigApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.effective_configs import set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 
@@ -37,6 +37,6 @@ class SettingsInForce:
         return self._current
 
 
-async def read_settings(api: ConfigApi, settings: Settings) -> Settings:
+async def read_settings(api: ClusterApi, settings: Settings) -> Settings:
     """The settings in force now, for a process that does not follow the metadata log. One query."""
     return in_force(settings, await api.cluster_configs())

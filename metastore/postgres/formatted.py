@@ -71,7 +71,7 @@ def formatted_cluster_id(url: str) -> str | None:
 
 
 def sampled_files(url: str, oldest: int, newest: int) -> Sequence[uuid.UUID]:
-    """Return what ClusterFacts.sample_files does, of a formatted database; errors as `formatted_cluster`."""
+    """Return what LifeApi.sample_files does, of a formatted database; errors as `formatted_cluster`."""
     with translated("sample_files", writes=False), reading(url) as connection:
         query = query_files()["sample_files"].text.encode()
         return [file_id for (file_id,) in connection.execute(query, {"oldest": oldest, "newest": newest})]

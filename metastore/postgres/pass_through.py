@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
+from headrace.config.settings import Settings
 from headrace.metastore.postgres.answers import alternatives, answer_of, fields_of, widths_of
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
 from headrace.metastore.postgres.sql_files import signatures
@@ -33,12 +35,24 @@ _ARRAY = re.compile(r"%\((\w+)\)s::(\w+)\[\]")
 _PACKED: Mapping[str, Convert] = {"uuid": pack_uuids, "bigint": pack_int8}
 
 
-class PostgresNoun:
-    """A part of PostgresMetastore, and the connections that all parts share."""
+class Connected(NamedTuple):
+    """What all nouns share: the connections, and facts as they were when they were opened."""
 
     pool: Pool
     readers: Pool
     """For what may take long: it takes no connection from commits."""
+    settings: Settings
+    cluster_id: str
+    incarnation_id: uuid.UUID
+    commit_shards: int
+
+
+class PostgresNoun:
+    """A noun of PostgresMetastore, or a part of one."""
+
+    def __init__(self, at: Connected) -> None:
+        self.at = at
+        self.pool, self.readers, self.settings, self.cluster_id = at.pool, at.readers, at.settings, at.cluster_id
 
 
 def calls(

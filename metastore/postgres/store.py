@@ -18,6 +18,7 @@ from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
 from headrace.metastore.postgres.cluster.halvings import PostgresHalvings
+from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
 from headrace.metastore.postgres.cluster.splits import PostgresSplits
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
 from headrace.metastore.postgres.commit.commit_files import PostgresCommit
@@ -34,6 +35,7 @@ from headrace.metastore.postgres.jobs.jobs import PostgresJobs
 from headrace.metastore.postgres.jobs.pins import PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
+from headrace.metastore.postgres.pass_through import Connected
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
 from headrace.metastore.postgres.quotas.quotas import PostgresQuotaUse
 from headrace.metastore.postgres.read.extents import PostgresExtents
@@ -47,64 +49,73 @@ from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
-from headrace.metastore.postgres.standbys.standbys import PostgresStandbys
+from headrace.metastore.postgres.standbys.standbys import probe_commit
 from headrace.metastore.postgres.statement import Pool
+from headrace.metastore.postgres.transactions.outcomes import PostgresOutcomes
 from headrace.metastore.postgres.transactions.transactions import PostgresTransactions
 from headrace.storage.errors import InvalidError
 
 
-class PostgresMetastore(
-    PostgresCommit,
-    PostgresShards,
-    PostgresBulkWrites,
-    PostgresExtents,
-    PostgresFeed,
-    PostgresLife,
-    PostgresBucket,
-    PostgresTopics,
-    PostgresSplits,
-    PostgresHalvings,
-    PostgresAgents,
-    PostgresClusterFacts,
-    PostgresController,
-    PostgresGroups,
-    PostgresTransactions,
-    PostgresJobs,
-    PostgresPins,
-    PostgresQuotaUse,
-    PostgresRetention,
-    PostgresRestoring,
-    PostgresCompaction,
-    PostgresCleaning,
-    PostgresDamage,
-    PostgresSegments,
-    PostgresAuditArchive,
-    PostgresDeletion,
-    PostgresRebuild,
-    PostgresHousekeeping,
-    PostgresStandbys,
-    PostgresSettings,
-    PostgresReports,
-    PostgresSegmentLogs,
+class _Commits(PostgresCommit, PostgresBulkWrites):
+    """Implements CommitApi."""
+
+
+class _Index(PostgresExtents, PostgresFeed):
+    """Implements IndexApi."""
+
+
+class _Cluster(
+    PostgresMetadataLog, PostgresAgents, PostgresClusterFacts, PostgresShards, PostgresQuotaUse, PostgresSettings
 ):
+    """Implements ClusterApi."""
+
+
+class _Topics(PostgresTopics, PostgresSplits, PostgresHalvings, PostgresRestoring):
+    """Implements TopicApi."""
+
+
+class _Jobs(PostgresJobs, PostgresPins):
+    """Implements JobApi."""
+
+
+class _Compaction(PostgresCompaction, PostgresDamage):
+    """Implements CompactionApi."""
+
+
+class _Files(PostgresDeletion, PostgresRebuild):
+    """Implements FileApi."""
+
+
+class _Life(PostgresLife, PostgresBucket):
+    """Implements LifeApi."""
+
+
+class PostgresMetastore:
     """Implements metastore.api.metastore.Metastore; make it with `open`."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        readers: Pool,
-        settings: Settings,
-        cluster_id: str,
-        incarnation_id: uuid.UUID,
-        commit_shards: int,
-    ) -> None:
-        self.pool = pool
-        self.readers = readers
-        pool.others, readers.others = (readers,), (pool,)
-        self.settings = settings
-        self.cluster_id = cluster_id
-        self.incarnation_id = incarnation_id
-        self.commit_shards = commit_shards
+    def __init__(self, at: Connected) -> None:
+        self.pool, self.readers, self.settings = at.pool, at.readers, at.settings
+        self.cluster_id, self.incarnation_id, self.commit_shards = at.cluster_id, at.incarnation_id, at.commit_shards
+        self.pool.others, self.readers.others = (self.readers,), (self.pool,)
+        self.commits = _Commits(at)
+        self.index = _Index(at)
+        self.cluster = _Cluster(at)
+        self.topics = _Topics(at)
+        self.controller = PostgresController(at)
+        self.groups = PostgresGroups(at)
+        self.transactions = PostgresTransactions(at)
+        self.outcomes = PostgresOutcomes(at)
+        self.jobs = _Jobs(at)
+        self.compaction = _Compaction(at)
+        self.cleaning = PostgresCleaning(at)
+        self.segments = PostgresSegments(at)
+        self.segment_logs = PostgresSegmentLogs(at)
+        self.audit_archive = PostgresAuditArchive(at)
+        self.files = _Files(at)
+        self.retention = PostgresRetention(at)
+        self.housekeeping = PostgresHousekeeping(at)
+        self.reports = PostgresReports(at)
+        self.life = _Life(at)
 
     @classmethod
     async def open(cls, url: str, settings: Settings) -> Self:
@@ -116,12 +127,13 @@ class PostgresMetastore(
         pool = await open_pool(url, settings)
         try:
             await check_server(pool, settings.metastore_pool_size + settings.metastore_reader_connections)
-            cluster = await _describe_cluster(pool)
+            cluster_id, incarnation_id, commit_shards = await _describe_cluster(pool)
             pool.life = (await DESCRIBE_LIFE.row(pool))[1]
-            return cls(pool, await open_readers_pool(url, settings), settings, *cluster)
+            readers = await open_readers_pool(url, settings)
         except BaseException:
             await pool.close()
             raise
+        return cls(Connected(pool, readers, settings, cluster_id, incarnation_id, commit_shards))
 
     async def close(self) -> None:
         """Close the connections; calls in flight fail."""
@@ -131,6 +143,14 @@ class PostgresMetastore(
     async def keep_connections(self, count: int) -> None:
         """The same as many as metastore.pool.size said until now; those in use end with their call."""
         await self.pool.resize(count, count)
+
+    async def probe_commit(self) -> None:
+        """See metastore.api.metastore.Metastore."""
+        await probe_commit(self.pool, self.readers)
+
+    def commits_made(self) -> int:
+        """See metastore.api.metastore.Metastore."""
+        return self.pool.commits
 
     async def wal_archive(self) -> WalArchive:
         """Errors as every statement's."""

@@ -17,7 +17,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkWriteApi
+from headrace.metastore.api.bulk import BulkFile, BulkOutcome
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.bulk_records import FILES_PER_OBJECT, PREFIX
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.life.following import FollowedLife
@@ -44,7 +45,7 @@ class BulkCommit:
 
     def __init__(
         self,
-        metastore: BulkWriteApi,
+        metastore: Metastore,
         writer: str,
         batch_id: int,
         clock: Clock,
@@ -81,11 +82,11 @@ class BulkCommit:
         counts = self._counts_of(files)
         chunks = list(_chunks(files, self._chunk_runs))
         for number, chunk in enumerate(chunks):
-            await self._repeated(lambda n=number, c=chunk: self._metastore.stage_bulk_chunk(self.attempt, n, c))  # type: ignore[misc]
+            await self._repeated(lambda n=number, c=chunk: self._metastore.commits.stage_bulk_chunk(self.attempt, n, c))  # type: ignore[misc]
         await self._require(begun_in)
         while True:
             decision = await self._repeated(
-                lambda: self._metastore.decide_bulk_write(
+                lambda: self._metastore.commits.decide_bulk_write(
                     self._writer, self._batch_id, self.attempt, len(chunks), counts, is_named=self._is_named
                 )
             )
@@ -132,7 +133,7 @@ class BulkCommit:
         ids = [file.file_id for file in files]
         if (bucket := self._bucket) is None:
             return
-        life = self._metastore.named_life if begun_in is None else begun_in
+        life = self._metastore.life.named_life if begun_in is None else begun_in
         for start in range(0, len(ids), FILES_PER_OBJECT):
             some, name = ids[start : start + FILES_PER_OBJECT], uuid.UUID(int=self._rng.getrandbits(128), version=4)
             await self._repeated(lambda s=some, n=name: write_entries(bucket, PREFIX, life, n, s))  # type: ignore[misc]
@@ -140,7 +141,7 @@ class BulkCommit:
     async def _complete(self, attempt: uuid.UUID, next_chunk: int, chunks: int) -> None:
         while next_chunk < chunks:
             next_chunk, chunks = await self._repeated(
-                lambda n=next_chunk: self._metastore.commit_bulk_chunk(self._writer, attempt, n)  # type: ignore[misc]
+                lambda n=next_chunk: self._metastore.commits.commit_bulk_chunk(self._writer, attempt, n)  # type: ignore[misc]
             )
 
     def _refusal(self, outcome: BulkOutcome, partition_key: int | None) -> str:

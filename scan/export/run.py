@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import compute, parquet
 
-from headrace.metastore.api.read import ExtentQuery, OffsetKind, ReadApi
+from headrace.metastore.api.read import ExtentQuery, IndexApi, OffsetKind
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import OptionError
@@ -131,7 +131,7 @@ class Exporter:
     async def run(self) -> int:
         """The number of rows written now. OptionError, DataLossError, UnreadableFileError: what was finished stays."""
         metastore = self._cluster.metastore
-        partitions = select(Subscribe((self._options.topic,)), await TopicCatalog(metastore).refresh())
+        partitions = select(Subscribe((self._options.topic,)), await TopicCatalog(metastore.cluster).refresh())
         fresh = ExportState(metastore.cluster_id, self._options.topic, partitions[0].topic_id)
         self._state = await load_state(self._target, fresh)
         if self._state.done and self._options.infer_json != self._state.has_json:
@@ -139,7 +139,7 @@ class Exporter:
         self._state.infer_json = self._options.infer_json
         committed = self._options.committed
         earliest, latest = [
-            await special_offsets(metastore, dict.fromkeys(partitions, int(kind)), committed=committed)
+            await special_offsets(metastore.index, dict.fromkeys(partitions, int(kind)), committed=committed)
             for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)
         ]
         starts = {p: self._state.done.get(p.partition, earliest[p]) for p in partitions}
@@ -166,7 +166,7 @@ class Exporter:
         if begun is not None:
             return begun
         return await chunk_end(
-            self._cluster.metastore, partition, WantedOffsets(start, latest), self._options.chunk_bytes
+            self._cluster.metastore.index, partition, WantedOffsets(start, latest), self._options.chunk_bytes
         )
 
     async def _lacks_schema(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> bool:
@@ -198,10 +198,10 @@ class Exporter:
         return int(rows.num_rows)
 
     async def _rows(self, partition: ScanPartition, wanted: WantedOffsets) -> pa.Table:
-        pinned = await pin(self._cluster.metastore, "export", READ_PIN_MS)
+        pinned = await pin(self._cluster.metastore.jobs, "export", READ_PIN_MS)
         try:
             planned = await plan(
-                self._cluster.metastore,
+                self._cluster.metastore.index,
                 {partition: wanted},
                 fail_on_data_loss=self._options.fail_on_data_loss,
                 committed=self._options.committed,
@@ -211,11 +211,11 @@ class Exporter:
                 lambda: list(record_batches(self._reader.batches(tuple(planned)), schema))
             )
         finally:
-            await self._cluster.metastore.release_pins([pinned])
+            await self._cluster.metastore.jobs.release_pins([pinned])
         return pa.Table.from_batches(batches, schema)
 
 
-async def chunk_end(metastore: ReadApi, partition: ScanPartition, wanted: WantedOffsets, chunk_bytes: int) -> int:
+async def chunk_end(metastore: IndexApi, partition: ScanPartition, wanted: WantedOffsets, chunk_bytes: int) -> int:
     """The offset after the extents that hold about `chunk_bytes` from the start of the range on, at most its end.
 
     Its end if the log has nothing there: the plan says what of that is lost.

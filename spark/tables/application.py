@@ -128,7 +128,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
             url = settings.tables_schema_registry_url
             formats = ValueFormats(url, OpeningPool())
             try:
-                tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
+                tables = TableReader(cluster, TopicCatalog(cluster.metastore.cluster), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
                 worker = SparkTableWorker(tables, reader, formats=formats, spark=use)
                 schedule = UpkeepSchedule.of(settings, address, cluster)

@@ -113,10 +113,10 @@ async def waits_of(metastore: Metastore, topic: TopicImage) -> list[PartitionWai
     ended = {p: key for p in (*topic.marked, *topic.aliases) if (key := topic.key(p)) is not None}
     epochs: dict[tuple[int, int], int] = {}
     if queries:
-        answers = await metastore.find_epoch_ends([EpochQuery(key, epoch) for (_, epoch), key in queries.items()])
+        answers = await metastore.index.find_epoch_ends([EpochQuery(key, epoch) for (_, epoch), key in queries.items()])
         epochs = {each: answer.end_offset for each, answer in zip(queries, answers, strict=True) if answer.known}
     logs: dict[int, int] = {}
     if ended:
-        marks = await metastore.list_offsets([OffsetQuery(key, int(OffsetKind.LATEST)) for key in ended.values()])
+        marks = await metastore.index.list_offsets([OffsetQuery(key, int(OffsetKind.LATEST)) for key in ended.values()])
         logs = {each: answer.offset for each, answer in zip(ended, marks, strict=True) if answer.known}
     return waits_of_topic(topic, PartitionEnds(epochs, logs))

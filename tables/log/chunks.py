@@ -117,7 +117,7 @@ class ChunkReader:
         self, step: AppendStep, partitions: Mapping[int, ScanPartition]
     ) -> AsyncIterator[tuple[dict[int, Reach], list[PlannedPartition]]]:
         """The extents of about `chunk_bytes`, and how far they reach; pinned meanwhile. DataLossError."""
-        pinned = await pin(self._metastore, "tables", READ_PIN_MS)
+        pinned = await pin(self._metastore.jobs, "tables", READ_PIN_MS)
         try:
             reached = await self._reach(step, partitions)
             ranges = {
@@ -125,18 +125,18 @@ class ChunkReader:
             }
             yield reached, await self._plan(ranges)
         finally:
-            await self._metastore.release_pins([pinned])
+            await self._metastore.jobs.release_pins([pinned])
 
     async def read_ranges(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> pa.Table:
         """The rows in these offsets. DataLossError."""
-        pinned = await pin(self._metastore, "tables", READ_PIN_MS)
+        pinned = await pin(self._metastore.jobs, "tables", READ_PIN_MS)
         try:
             return await self._rows(await self._plan(ranges))
         finally:
-            await self._metastore.release_pins([pinned])
+            await self._metastore.jobs.release_pins([pinned])
 
     async def _plan(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> list[PlannedPartition]:
-        return list(await plan(self._metastore, dict(ranges), fail_on_data_loss=True, committed=True))
+        return list(await plan(self._metastore.index, dict(ranges), fail_on_data_loss=True, committed=True))
 
     async def _rows(self, planned: Sequence[PlannedPartition]) -> pa.Table:
         return await asyncio.to_thread(rows_of, self.reader, planned)
@@ -146,7 +146,7 @@ class ChunkReader:
         order = list(step.wanted)
         self.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
         queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
-        answers = await self._metastore.find_extents(queries, self.chunk_bytes)
+        answers = await self._metastore.index.find_extents(queries, self.chunk_bytes)
         reached = {}
         for partition, answer in zip(order, answers, strict=True):
             if answer.extents:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.read import EpochQuery, OffsetKind, OffsetQuery, ReadApi
+from headrace.metastore.api.read import EpochQuery, IndexApi, OffsetKind, OffsetQuery
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError, OptionError
@@ -29,13 +29,13 @@ async def log_ranges(
 ) -> tuple[dict[int, ScanPartition], dict[int, LogBounds]]:
     """The partitions that exist, and the log of each. DataLossError if the topic is deleted meanwhile."""
     partitions = partitions_of(topic)
-    offsets = await _special_offsets(metastore, partitions)
+    offsets = await _special_offsets(metastore.index, partitions)
     epochs = {
         p: positions[p].leader_epoch
         for p in partitions
         if p in positions and positions[p].leader_epoch != UNKNOWN_EPOCH
     }
-    ends = await metastore.find_epoch_ends([EpochQuery(partitions[p].key, epoch) for p, epoch in epochs.items()])
+    ends = await metastore.index.find_epoch_ends([EpochQuery(partitions[p].key, epoch) for p, epoch in epochs.items()])
     kept = {p: end.end_offset for p, end in zip(epochs, ends, strict=True) if end.known and end.end_offset >= 0}
     return partitions, {p: LogBounds(*offsets[p], kept.get(p)) for p in partitions}
 
@@ -53,7 +53,7 @@ def partitions_of(topic: TopicImage) -> dict[int, ScanPartition]:
 async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str) -> dict[int, TablePosition]:
     """Return where a new table begins: `earliest`, `latest`, or the first record that is not older than so many ms."""
     partitions = partitions_of(topic)
-    offsets = await _special_offsets(cluster.metastore, partitions)
+    offsets = await _special_offsets(cluster.metastore.index, partitions)
     epochs = topic.leader_epochs
     if start == EARLIEST:
         return {p: TablePosition(first, epochs[p]) for p, (first, _, _) in offsets.items()}
@@ -62,7 +62,9 @@ async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str
     found = {}
     reads = VerifiedReads(cluster.store, cluster.clock, cluster.rng)
     for index, partition in partitions.items():
-        offset = await first_offset_since(cluster.metastore, reads, partition, start_timestamp(start), committed=True)
+        offset = await first_offset_since(
+            cluster.metastore.index, reads, partition, start_timestamp(start), committed=True
+        )
         found[index] = TablePosition(offsets[index][1] if offset is None else offset, epochs[index])
     return found
 
@@ -75,7 +77,7 @@ def start_timestamp(start: str) -> int:
 
 
 async def _special_offsets(
-    metastore: ReadApi, partitions: Mapping[int, ScanPartition]
+    metastore: IndexApi, partitions: Mapping[int, ScanPartition]
 ) -> dict[int, tuple[int, int, int]]:
     """The log start, the last stable offset and the high watermark of each partition, as of one call."""
     answers = await metastore.list_offsets(

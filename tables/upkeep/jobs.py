@@ -55,7 +55,7 @@ class UpkeepSchedule:
     def of(cls, settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
         """Return how often the tables of this catalog have their upkeep."""
         place = f"{address.name}.{address.namespace}"
-        return cls(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
+        return cls(cluster.metastore.jobs, place, settings.tables_upkeep_interval_ms, cluster.clock)
 
     @property
     def kinds(self) -> tuple[JobKind, JobKind]:

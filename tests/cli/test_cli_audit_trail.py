@@ -28,15 +28,15 @@ async def move(url: str, part: int, bucket: str) -> None:
     """The first records of the trail, to the bucket, as the job does."""
     store = open_store(bucket, StoreOptions.of(Settings()), clock=SystemClock(), rng=random.Random(1))
     metastore = await PostgresMetastore.open(url, Settings())
-    await metastore.enqueue_jobs([ARCHIVE_AUDIT.once()])
-    job = await metastore.claim_job("test", [ARCHIVE_AUDIT.name], 60_000)
+    await metastore.jobs.enqueue_jobs([ARCHIVE_AUDIT.once()])
+    job = await metastore.jobs.claim_job("test", [ARCHIVE_AUDIT.name], 60_000)
     assert job is not None
     writer = ObjectWriter()
-    writer.add((await metastore.read_audit_log(part, 0, RECORDS)).rows)
+    writer.add((await metastore.segment_logs.read_audit_log(part, 0, RECORDS)).rows)
     data, index_size = writer.finish()
     archived = ArchivedAudit(part, 0, RECORDS - 1, RECORDS, 0, len(data), index_size, job.token.epoch)
     await store.put(archived.object_key, data)
-    assert await metastore.archive_audit(job.token, archived)
+    assert await metastore.audit_archive.archive_audit(job.token, archived)
     await metastore.close()
     await store.close()
 

@@ -70,7 +70,7 @@ def test_a_dump_is_recorded_and_can_be_restored(
 
     async def opened() -> int:
         metastore = await PostgresMetastore.open(url, Settings(metastore_url=url))
-        head = await metastore.metadata_head()
+        head = await metastore.cluster.metadata_head()
         await metastore.close()
         return head
 

@@ -74,8 +74,8 @@ class Buckets:
         metastore = await PostgresMetastore.open(self.url, settings)
         try:
             store = DirectoryStore(self.place / bucket, SystemClock())
-            await require_bucket(metastore, store, self.address(bucket))
-            await require_files(metastore, store)
+            await require_bucket(metastore.life, store, self.address(bucket))
+            await require_files(metastore.life, store)
         finally:
             await metastore.close()
 

@@ -94,23 +94,23 @@ def test_the_shell_begins_with_a_snapshot_where_the_logs_beginning_is_gone(
 async def _register(metastore_url: str, node_id: int) -> None:
     """Do the same as an agent that will not come back once did."""
     metastore = await PostgresMetastore.open(metastore_url, Settings())
-    await metastore.register_agent(AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
+    await metastore.cluster.register_agent(AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
     await metastore.close()
 
 
 async def _truncate(metastore_url: str) -> None:
     """Do the same as the active controller would: two snapshots take the place of the log below them."""
     metastore = await PostgresMetastore.open(metastore_url, Settings())
-    lease = await metastore.describe_controller()
+    lease = await metastore.controller.describe_controller()
     assert lease is not None
     for number in range(2):
-        image = await load_image(metastore)
+        image = await load_image(metastore.cluster)
         snapshot = StoredSnapshot(image.offset, encode_snapshot(image))
-        await metastore.save_snapshot(lease.controller_epoch, snapshot)
+        await metastore.controller.save_snapshot(lease.controller_epoch, snapshot)
         topic = topics.NewTopic(f"later-{number}", uuid.uuid4(), 1, {})
-        assert await metastore.create_topics(image.offset, [topic])
-    assert await metastore.truncate_metadata(lease.controller_epoch, 10_000) > 0
-    assert await metastore.metadata_log_start() > 0
+        assert await metastore.topics.create_topics(image.offset, [topic])
+    assert await metastore.controller.truncate_metadata(lease.controller_epoch, 10_000) > 0
+    assert await metastore.cluster.metadata_log_start() > 0
     await metastore.close()
 
 

@@ -38,7 +38,7 @@ def register_older(url: str) -> None:
         features = {name: levels for name, levels in AGENT_FEATURES.items() if name != COMMIT_SHARDS}
         registration = AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 9092, None, features=features)
         try:
-            await metastore.register_agent(registration)
+            await metastore.cluster.register_agent(registration)
         finally:
             await metastore.close()
 

@@ -127,12 +127,12 @@ def test_segment_files_show_footer_batches_and_decoded_records() -> None:
 async def test_the_command_prints_the_log_of_a_metastore(
     metastore: PostgresMetastore, metastore_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = await metastore.metadata_head()
-    assert await metastore.create_topics(head, [NewTopic("orders", TOPIC_ID, 2, {"retention.ms": "1"})])
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.topics.create_topics(head, [NewTopic("orders", TOPIC_ID, 2, {"retention.ms": "1"})])
     flags = ["--cluster-metadata-decoder", "--skip-record-metadata", "--metastore-url", metastore_url]
     assert main_in_thread(["dump-log", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    end = await metastore.metadata_head()
+    end = await metastore.cluster.metadata_head()
     assert main_in_thread(["dump-log", *flags, "--start-offset", str(end)]) == 0
     assert capsys.readouterr().out == ""
     assert main_in_thread(["dump-log", *flags, "--start-offset", str(end + 1)]) == 1

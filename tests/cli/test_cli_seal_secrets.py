@@ -61,7 +61,7 @@ class Place:
         async def ask() -> bytes:
             metastore = await PostgresMetastore.open(self.url, self.open(keys))
             try:
-                return await metastore.zone_secret()
+                return await metastore.cluster.zone_secret()
             finally:
                 await metastore.close()
 
@@ -71,7 +71,10 @@ class Place:
         async def ask() -> bool:
             metastore = await PostgresMetastore.open(self.url, self.open(keys))
             try:
-                image, sealed_keys = await load_image(metastore), SealedKeys(Sealing(keys), metastore.cluster_id)
+                image, sealed_keys = (
+                    await load_image(metastore.cluster),
+                    SealedKeys(Sealing(keys), metastore.cluster_id),
+                )
             finally:
                 await metastore.close()
             credentials = Credentials(lambda: image, lambda: None, SystemClock(), b"pepper", sealed_keys)
@@ -85,7 +88,7 @@ class Place:
             metastore = await PostgresMetastore.open(self.url, self.open())
             features = agent_features(has_secret_keys=has_secret_keys)
             try:
-                await metastore.register_agent(
+                await metastore.cluster.register_agent(
                     AgentRegistration(node_id, uuid.uuid4(), "127.0.0.1", 9092, None, features=features)
                 )
             finally:
@@ -97,7 +100,9 @@ class Place:
         async def leave() -> None:
             metastore = await PostgresMetastore.open(self.url, self.open())
             try:
-                await metastore.unregister_agent(node_id, (await load_image(metastore)).agents[node_id].broker_epoch)
+                await metastore.cluster.unregister_agent(
+                    node_id, (await load_image(metastore.cluster)).agents[node_id].broker_epoch
+                )
             finally:
                 await metastore.close()
 

@@ -243,8 +243,8 @@ def test_tab_completes_commands_and_paths(before: str, word: str, expected: list
 async def test_one_shot_commands_on_a_metastore(
     metastore: PostgresMetastore, metastore_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = await metastore.metadata_head()
-    assert await metastore.create_topics(head, [NewTopic("orders", TOPIC_ID, 1, {})])
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.topics.create_topics(head, [NewTopic("orders", TOPIC_ID, 1, {})])
     for words in (["-c", "ls /topics"], ["ls", "/topics"], ["ls /topics"]):
         assert main_in_thread(["shell", "--metastore-url", metastore_url, *words]) == 0
         assert capsys.readouterr().out.splitlines() == ["orders"]
@@ -268,8 +268,8 @@ async def test_lines_from_standard_input_until_exit(metastore: PostgresMetastore
 async def test_a_snapshot_file_shows_the_same_tree(
     metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = await metastore.metadata_head()
-    assert await metastore.create_topics(head, [NewTopic("orders", TOPIC_ID, 3, {"retention.ms": "7"})])
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.topics.create_topics(head, [NewTopic("orders", TOPIC_ID, 3, {"retention.ms": "7"})])
     file = str(tmp_path / "metadata.snapshot")
     assert main_in_thread(["shell", "--metastore-url", metastore_url, "--save-snapshot", file]) == 0
     shown = []

@@ -279,7 +279,7 @@ async def test_a_new_cluster_has_its_first_users(
 async def _image(places: list[str]) -> MetadataImage:
     metastore = await PostgresMetastore.open(places[1], Settings(metastore_url=places[1]))
     try:
-        return await load_image(metastore)
+        return await load_image(metastore.cluster)
     finally:
         await metastore.close()
 

@@ -240,7 +240,7 @@ class LiveCluster:
         metastore = await PostgresMetastore.open(self.urls["right"], Settings(metastore_pool_size=1))
         try:
             store = DirectoryStore(self.places["right"], SystemClock())
-            return await verdict_of(metastore, await read_bucket_facts(store))
+            return await verdict_of(metastore.life, await read_bucket_facts(store))
         finally:
             await metastore.close()
 

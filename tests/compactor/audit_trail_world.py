@@ -95,7 +95,7 @@ class TrailWorld:
 
     def new_topic(self, api: Any = None, store: Any = None) -> AuditTopic:
         """The same as a new agent serves it."""
-        clock, logs = ManualClock(), api or self.metastore
+        clock, logs = ManualClock(), (api or self.metastore).segment_logs
         return AuditTopic(logs, an_agent(FakeClusterApi(clock)), KnownEnds(logs, clock), store or self.store)
 
     def new_archiver(self, api: Any = None, store: Any = None, made: type[AuditArchiver] = AuditArchiver) -> Any:
@@ -129,7 +129,7 @@ class TrailWorld:
                 log.marker(end, 1, self.rng.choice((1, 2)))
             else:
                 log.segment(end, self.rng.randrange(9), kind, start=end // 2)
-            (event,) = (await self.metastore.read_audit_log(log.partition, offset, 1)).rows
+            (event,) = (await self.metastore.segment_logs.read_audit_log(log.partition, offset, 1)).rows
             self.model[log.partition][offset] = audit_record(event, "")
 
     async def archive(self, archiver: Any = None) -> None:
@@ -137,7 +137,7 @@ class TrailWorld:
         archiver = archiver or self.archiver
         await self.plan(archiver)
         jobs = []
-        while (job := await self.metastore.claim_job("test", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
+        while (job := await self.metastore.jobs.claim_job("test", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
             jobs.append(job)
         ends = await asyncio.gather(*(self._run(job, archiver.archive_rows) for job in jobs), return_exceptions=True)
         for error in filter(None, ends):
@@ -155,16 +155,16 @@ class TrailWorld:
             self.archiver = self.new_archiver()
             self.execute("DELETE FROM jobs WHERE job_id = %s", job.token.job_id)
             raise
-        await self.metastore.finish_job(job.token)
+        await self.metastore.jobs.finish_job(job.token)
 
     def lease_of(self, job: Job) -> Lease:
         """The lease of a claimed job."""
-        return Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        return Lease(self.metastore.jobs, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
 
     async def pause(self, wire: PausingWire) -> Job | None:
         """Let another worker archive up to some call, where it stops as with SIGSTOP; None if there is no job."""
         await self.plan()
-        job = await self.metastore.claim_job("paused", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)
+        job = await self.metastore.jobs.claim_job("paused", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)
         if job is not None:
             archiver = self.new_archiver(wire.over(self.metastore), wire.over(self.store))
             task = asyncio.create_task(archiver.archive_rows(job, self.lease_of(job)))
@@ -180,7 +180,7 @@ class TrailWorld:
         wire.resume.set()
         try:
             await task
-            await self.metastore.finish_job(job.token)
+            await self.metastore.jobs.finish_job(job.token)
         except FencedError:
             return False
         return True
@@ -193,13 +193,13 @@ class TrailWorld:
     async def retain(self) -> None:
         """The cleanup alone."""
         job = await claim(self.metastore, "clean-up-segments", key=str(uuid.uuid4()))
-        while await self.metastore.trim_audit(job.token, older_than_ms=RETENTION_MS, limit=1_000):
+        while await self.metastore.segments.trim_audit(job.token, older_than_ms=RETENTION_MS, limit=1_000):
             pass
-        await self.metastore.finish_job(job.token)
+        await self.metastore.jobs.finish_job(job.token)
 
     async def _forget(self) -> None:
         expired_ms = self.clock.wall_ms() - RETENTION_MS
-        ends = await self.metastore.segment_log_ends()
+        ends = await self.metastore.segment_logs.segment_log_ends()
         for part, records in self.model.items():
             self.starts[part] = ends[part].audit_start
             gone = [records.pop(offset) for offset in sorted(records) if offset < self.starts[part]]
@@ -238,7 +238,7 @@ class TrailWorld:
 
     async def resume(self) -> None:
         """Do what `headrace audit --resume-janitor` does."""
-        state = await self.metastore.janitor_state()
+        state = await self.metastore.files.janitor_state()
         await write_mark(self.store, Mark(state.incarnation_id, state.generation))
 
     async def objects(self) -> set[str]:
@@ -247,7 +247,9 @@ class TrailWorld:
 
     async def named(self) -> set[str]:
         """Return the objects that rows name."""
-        return {row.object_key for part in self.model for row in await self.metastore.archived_audit(part)}
+        return {
+            row.object_key for part in self.model for row in await self.metastore.audit_archive.archived_audit(part)
+        }
 
     async def check_fetch(self, part: int, offset: int, topic: AuditTopic | None = None) -> int:
         """One fetch returns the next records of the model; the offset after its batch."""
@@ -272,7 +274,7 @@ class TrailWorld:
     async def check(self) -> None:
         """Reading from any offset on gives all records."""
         for part, records in self.model.items():
-            end = (await self.metastore.segment_log_ends())[part].next_audit_offset
+            end = (await self.metastore.segment_logs.segment_log_ends())[part].next_audit_offset
             near = sorted({o + d for o in (self.starts[part], *records) for d in (-1, 0, 1)} | {0, end})
             for offset in self.rng.sample(near, min(len(near), 12)):
                 if 0 <= offset <= end:

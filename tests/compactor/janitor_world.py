@@ -31,6 +31,7 @@ from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import claim, move_time, session, set_for_cluster
+from tests.nouns import NOUNS
 
 HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
@@ -115,6 +116,8 @@ class _Wired:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
+        if name in NOUNS:
+            return _Wired(self._wire, found)
         if name == "list_objects" or not callable(found):
             return found
 
@@ -182,16 +185,16 @@ class JanitorWorld:
     async def kill_all(self) -> None:
         """Every existing file becomes dead now."""
         targets = [LogStartTarget(key, TO_HIGH_WATERMARK) for key in self.scene.keys]
-        await self.metastore.move_log_starts(targets, max_extents=10_000)
+        await self.metastore.retention.move_log_starts(targets, max_extents=10_000)
 
     async def files(self) -> dict[uuid.UUID, int]:
         """State by id, of every row."""
-        return {f.file_id: int(f.state) for f in await self.metastore.audit_files(uuid.UUID(int=0), 10_000)}
+        return {f.file_id: int(f.state) for f in await self.metastore.reports.audit_files(uuid.UUID(int=0), 10_000)}
 
     async def claim(self, kind: str) -> tuple[Job, Lease]:
         """A lease of a job of that kind, which is there then."""
         job = await claim(self.metastore, kind, lease_ms=LEASE_MS)
-        return job, Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        return job, Lease(self.metastore.jobs, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
 
     async def run(self, kind: str, wire: Tripwire | None = None) -> None:
         """One run of the job; raises what it raises. A killed one leaves its lease to run out."""
@@ -205,9 +208,9 @@ class JanitorWorld:
             await self.advance(LEASE_MS / 1000 + 1)
             raise
         except Exception:
-            await self.metastore.release_job(job.token)
+            await self.metastore.jobs.release_job(job.token)
             raise
-        await self.metastore.finish_job(job.token)
+        await self.metastore.jobs.finish_job(job.token)
 
     async def is_killed(self, kind: str, at: int, *, after: bool) -> bool:
         """Return whether a run of the job comes to its call number `at`, where it is killed."""
@@ -219,13 +222,13 @@ class JanitorWorld:
 
     async def taken(self, lease: Lease) -> list[uuid.UUID]:
         """Dead files that the holder of the lease is given to delete."""
-        found = await self.metastore.take_dead_files(lease.token, self.metastore.incarnation_id, limit=10)
+        found = await self.metastore.files.take_dead_files(lease.token, self.metastore.incarnation_id, limit=10)
         return [file.file_id for file in found]
 
     async def condemned(self, lease: Lease, *file_ids: uuid.UUID) -> list[uuid.UUID]:
         """Those of these ids that the holder of the lease is given to sweep, regardless of their age."""
         life = self.metastore.incarnation_id
-        return await self.metastore.condemn_files(lease.token, life, list(file_ids), min_age_ms=0)
+        return await self.metastore.files.condemn_files(lease.token, life, list(file_ids), min_age_ms=0)
 
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"headrace_{name}", labels) or 0.0

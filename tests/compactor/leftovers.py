@@ -21,7 +21,7 @@ async def end_leftovers(world: CompactionWorld, ahead_seconds: float) -> float:
         ahead_seconds += LATER_SECONDS
         async with session(world.url) as raw:
             await move_time(raw, ahead_seconds)
-        cleanup = SegmentCleanup(world.postgres, Settings(), SegmentCleanupMetrics(CollectorRegistry()))
+        cleanup = SegmentCleanup(world.postgres.segments, Settings(), SegmentCleanupMetrics(CollectorRegistry()))
         await world.run_job(CLEAN_UP_SEGMENTS.name, cleanup.handle)
         await run_janitor(world)
     return ahead_seconds

@@ -119,7 +119,9 @@ class SegmentWorld(CompactionWorld):
     async def clean_up(self, *, api: Any = None) -> None:
         """One run of the job `clean-up-segments`."""
         metrics = SegmentCleanupMetrics(CollectorRegistry())
-        await self._run_job("clean-up-segments", SegmentCleanup(api or self.postgres, Settings(), metrics).handle)
+        await self._run_job(
+            "clean-up-segments", SegmentCleanup((api or self.postgres).segments, Settings(), metrics).handle
+        )
 
     async def _run_job(self, kind: str, handler: Any) -> None:
         job = await claim(self.postgres, kind, key=str(uuid.uuid4()))
@@ -128,7 +130,7 @@ class SegmentWorld(CompactionWorld):
         except BaseException:
             await self.advance(LEASE_MS / 1000 + 1)
             raise
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     async def upload_by(self, count: int) -> list[int]:
         """So many workers, each under another lease, upload one range; only the last one still has its lease.
@@ -155,13 +157,13 @@ class SegmentWorld(CompactionWorld):
                 await zombie
         store.resume.set()
         await upload
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
         return epochs
 
     async def settle(self) -> None:
         """Settle until nothing is under way, and all tombstones are gone."""
         for _ in range(3):
-            while await self.postgres.purge_deleted_partitions(1_000):
+            while await self.postgres.housekeeping.purge_deleted_partitions(1_000):
                 pass
             await self.clean_up()
             await self.advance(2 * HOUR)

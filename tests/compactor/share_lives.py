@@ -23,6 +23,7 @@ from headrace.metastore.share_states import KeptRange, encode_kept
 from headrace.storage.objects.memory import MemoryStore
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 GROUP, KEY = "g", 5 << 24
 STEPS = 60
@@ -179,7 +180,7 @@ class Lives:
     async def _compare(self) -> list[str]:
         if self.loss is None:
             return []
-        found: LostShares = await find_lost_shares(_Metastore(self), self.store, self.life)
+        found: LostShares = await find_lost_shares(nouns(_Metastore(self)), self.store, self.life)
         listed = {offset for each in found.lost for first, last in each.ranges for offset in range(first, last + 1)}
         heard, known, log, done = self.loss
         lost = {offset for offset, life in self.ever if offset < len(log) and log[offset] == life} - done

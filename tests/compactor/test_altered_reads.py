@@ -136,14 +136,14 @@ async def test_damage_holds_back_one_extent_and_is_not_planned_again(world: Comp
         """Plan and merge until nothing is planned."""
         for count in range(20):
             await plan(world, EAGER)
-            job = await world.postgres.claim_job("test", [COMPACT.name], 60_000)
+            job = await world.postgres.jobs.claim_job("test", [COMPACT.name], 60_000)
             if job is None:
                 return count
             await world.run(job, impatient(world))
         raise AssertionError("planned without an end")
 
     assert await merges() >= 1
-    waiting = await world.postgres.waiting_files(extent.file_id, 100)
+    waiting = await world.postgres.compaction.waiting_files(extent.file_id, 100)
     assert extent.file_id not in [file.file_id for file in waiting.files]
     assert await world.live_files(level=0) == [extent.file_id]
     assert await damage_rows(world) == [(keys[1], extent.base_offset, extent.last_offset, DamageKind.ALTERED)]
@@ -163,7 +163,7 @@ async def test_damage_holds_back_one_extent_and_is_not_planned_again(world: Comp
         await world.commit((keys[0], plain_batch(1)))
     await merges()
     assert extent.file_id not in await world.live_files(), "and merged once it is sound"
-    await world.postgres.prune_jobs(1)
+    await world.postgres.housekeeping.prune_jobs(1)
     assert await damage_rows(world) == []
     await world.check_accounts()
 
@@ -176,11 +176,15 @@ async def test_damage_is_noted_only_of_what_is_live_and_under_the_lease(world: C
         extent.file_id, extent.position, extent.length, key, extent.base_offset, extent.last_offset,
         DamageKind.MISSING, "gone\0",
     )  # fmt: skip
-    await world.postgres.mark_damaged(job.token, [found, found._replace(position=1), found._replace(last_offset=9)])
-    await world.postgres.mark_damaged(job.token, [found._replace(kind=DamageKind.REFUSED, why="403")])
-    assert await world.postgres.damaged_parts([(key, 1)]) == [found._replace(kind=DamageKind.REFUSED, why="403")]
-    assert await world.postgres.damaged_parts([(key, 0), (key + 1, 1)]) == []
-    assert await world.postgres.damaged_parts([]) == []
-    await world.postgres.finish_job(job.token)
+    await world.postgres.compaction.mark_damaged(
+        job.token, [found, found._replace(position=1), found._replace(last_offset=9)]
+    )
+    await world.postgres.compaction.mark_damaged(job.token, [found._replace(kind=DamageKind.REFUSED, why="403")])
+    assert await world.postgres.compaction.damaged_parts([(key, 1)]) == [
+        found._replace(kind=DamageKind.REFUSED, why="403")
+    ]
+    assert await world.postgres.compaction.damaged_parts([(key, 0), (key + 1, 1)]) == []
+    assert await world.postgres.compaction.damaged_parts([]) == []
+    await world.postgres.jobs.finish_job(job.token)
     with pytest.raises(FencedError):
-        await world.postgres.mark_damaged(job.token, [found])
+        await world.postgres.compaction.mark_damaged(job.token, [found])

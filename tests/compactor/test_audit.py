@@ -78,7 +78,7 @@ async def test_a_deleted_topic_is_no_violation(world: CompactionWorld) -> None:
     await _fill(world)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
     assert await _kinds(world) == []
-    while await world.postgres.purge_deleted_partitions(1000):
+    while await world.postgres.housekeeping.purge_deleted_partitions(1000):
         pass
     found = await _audit(world)
     assert (found.files, found.dead_files, found.violations) == (0, 4, [])
@@ -102,7 +102,7 @@ async def test_files_that_are_replaced_and_deleted_under_an_audit_are_no_violati
     async def list_slowly(after: uuid.UUID, limit: int) -> list[AuditedFile]:
         """What it lists is gone by the time that it is looked at."""
         nonlocal listed
-        page = await world.postgres.audit_files(after, limit)
+        page = await world.postgres.reports.audit_files(after, limit)
         listed += 1
         if listed == 1:
             await world.compact(1)
@@ -203,7 +203,7 @@ async def test_an_object_that_is_swept_between_list_and_question_is_no_violation
     async def end_first(file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         """The janitor ends with the file, object and row, just before the metastore is asked for its name."""
         await world.store.delete_many([object_key(old)])
-        return await world.postgres.unnamed_files(file_ids)
+        return await world.postgres.files.unnamed_files(file_ids)
 
     assert (await _audit(world, api=Overlay(world.postgres, unnamed_files=end_first))).violations == []
 

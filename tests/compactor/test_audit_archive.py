@@ -14,7 +14,8 @@ from headrace.jobs.kinds import ARCHIVE_AUDIT
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
-from headrace.metastore.postgres.segments import audit_archive as postgres_archive
+from headrace.metastore.postgres.housekeeping import housekeeping as postgres_housekeeping
+from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import FencedError, HeadraceError, UnavailableError
@@ -57,7 +58,7 @@ async def live(world: TrailWorld, seed: int) -> None:
     for _ in range(STEPS):
         await world.step()
         for part, offset in followed.items():
-            end = (await world.metastore.segment_log_ends())[part].next_audit_offset
+            end = (await world.metastore.segment_logs.segment_log_ends())[part].next_audit_offset
             followed[part] = await world.check_fetch(part, min(offset, end))
     while world.paused:
         await world.go_on()
@@ -105,19 +106,19 @@ async def test_a_crash_at_any_step_loses_and_moves_nothing(world: TrailWorld, st
 async def test_what_waits_is_shown_from_when_a_block_is_full(
     world: TrailWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_archive, "BLOCK_RECORDS", RECORDS)
+    monkeypatch.setattr(postgres_housekeeping, "BLOCK_RECORDS", RECORDS)
     await world.append(RECORDS - 1)
     world.advance(DAY_MS)
-    assert await world.metastore.oldest_audit_block() == 0
+    assert await world.metastore.housekeeping.oldest_audit_block() == 0
     await world.append(2 * RECORDS)
-    assert 0 <= await world.metastore.oldest_audit_block() < 600
+    assert 0 <= await world.metastore.housekeeping.oldest_audit_block() < 600
     world.advance(3_600_000)
-    assert 3_600 <= await world.metastore.oldest_audit_block() < 4_200
+    assert 3_600 <= await world.metastore.housekeeping.oldest_audit_block() < 4_200
     world.execute("UPDATE features SET max_level = 3 WHERE name = 'metadata.format'")
-    assert await world.metastore.oldest_audit_block() == 0
+    assert await world.metastore.housekeeping.oldest_audit_block() == 0
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     await world.archive()
-    assert await world.metastore.oldest_audit_block() == 0
+    assert await world.metastore.housekeeping.oldest_audit_block() == 0
 
 
 async def test_rows_that_are_few_stay(world: TrailWorld) -> None:
@@ -139,33 +140,33 @@ async def test_nothing_moves_while_an_agent_of_the_release_before_may_run(world:
     await world.archive()
     assert await world.objects() == set()
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
-    part, first = (await world.metastore.archivable_audit(RECORDS))[0]
+    part, first = (await world.metastore.audit_archive.archivable_audit(RECORDS))[0]
     world.execute("UPDATE features SET max_level = 3 WHERE name = 'metadata.format'")
     token = (await claim(world.metastore, ARCHIVE_AUDIT.name)).token
     late = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
-    assert not await world.metastore.archive_audit(token, late)
+    assert not await world.metastore.audit_archive.archive_audit(token, late)
     world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
     await world.check()
 
 
 async def test_only_the_oldest_rows_of_the_lease_that_holds_the_job_go(world: TrailWorld) -> None:
     await world.append(4 * RECORDS)
-    part, first = (await world.metastore.archivable_audit(RECORDS))[0]
+    part, first = (await world.metastore.audit_archive.archivable_audit(RECORDS))[0]
     token = (await claim(world.metastore, ARCHIVE_AUDIT.name)).token
     whole = ArchivedAudit(part, first, first + RECORDS - 1, RECORDS, 0, 9, 3, token.epoch)
     with pytest.raises(FencedError):
-        await world.metastore.archive_audit(token._replace(epoch=token.epoch - 1), whole)
+        await world.metastore.audit_archive.archive_audit(token._replace(epoch=token.epoch - 1), whole)
     for wrong in (
         whole._replace(records=RECORDS - 1),
         whole._replace(first_offset=first + 1, records=RECORDS - 1),
         whole._replace(last_offset=first + RECORDS),
     ):
-        assert not await world.metastore.archive_audit(token, wrong)
+        assert not await world.metastore.audit_archive.archive_audit(token, wrong)
     await world.check()
-    assert await world.metastore.archive_audit(token, whole)
-    assert await world.metastore.archive_audit(token, whole), "a repeated call"
+    assert await world.metastore.audit_archive.archive_audit(token, whole)
+    assert await world.metastore.audit_archive.archive_audit(token, whole), "a repeated call"
     longer = whole._replace(last_offset=first + RECORDS, records=RECORDS + 1)
-    assert not await world.metastore.archive_audit(token, longer), "another object has a part of it"
+    assert not await world.metastore.audit_archive.archive_audit(token, longer), "another object has a part of it"
 
 
 async def test_an_object_that_retention_deletes_during_a_fetch_is_out_of_range(world: TrailWorld) -> None:
@@ -316,7 +317,7 @@ class RowsFirst(AuditArchiver):
     calls that several jobs make at once comes next is not known."""
 
     async def _move(self, lease: Lease, archived: ArchivedAudit, data: bytes) -> bool:
-        if await self._api.archive_audit(lease.token, archived):
+        if await self._api.audit_archive.archive_audit(lease.token, archived):
             raise Killed
         return False
 
@@ -365,6 +366,6 @@ async def test_a_planted_bug_is_caught(world: TrailWorld, patch: Patch, bug: str
     elif bug.startswith("a page"):
         patch.replace(AuditReader, "page", _to_the_end)
     else:
-        patch.replace(PostgresMetastore, "archived_audit", _no_rows)
+        patch.replace(PostgresAuditArchive, "archived_audit", _no_rows)
     with pytest.raises((AssertionError, HeadraceError)):
         await proof

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.compactor.audit_archive import SWEEP_AGE_MS
 from headrace.jobs.kinds import ARCHIVE_AUDIT_ROWS
+from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.audit_trail_world import LEASE_MS, RECORDS, TrailWorld, small_objects
 from tests.compactor.janitor_world import PausingWire
@@ -61,7 +62,7 @@ async def test_workers_archive_different_partitions_at_once(world: TrailWorld) -
     assert await world.pause(PausingWire(1, after=False)) is None, "no third one"
     while world.paused:
         assert await world.go_on()
-    assert all([await world.metastore.archived_audit(part) for part in world.model])
+    assert all([await world.metastore.audit_archive.archived_audit(part) for part in world.model])
     await world.check()
 
 
@@ -73,7 +74,7 @@ async def swept_after_its_lease(world: TrailWorld) -> None:
     assert job is not None
     (unnamed,) = await world.objects() - await world.named()
     world.advance(SWEEP_AGE_MS + 1)
-    while (again := await world.metastore.claim_job("another", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
+    while (again := await world.metastore.jobs.claim_job("another", [ARCHIVE_AUDIT_ROWS.name], LEASE_MS)) is not None:
         if again.key == job.key:
             break
     assert again is not None
@@ -89,10 +90,10 @@ async def test_a_worker_that_lost_its_lease_names_nothing(world: TrailWorld) -> 
 
 
 async def test_a_sweep_that_does_not_look_at_leases_is_caught(world: TrailWorld, patch: Patch) -> None:
-    async def no_leases(self: PostgresMetastore, kind: str) -> set[int]:
+    async def no_leases(self: PostgresAuditArchive, kind: str) -> set[int]:
         return set()
 
-    patch.replace(PostgresMetastore, "archiving_epochs", no_leases)
+    patch.replace(PostgresAuditArchive, "archiving_epochs", no_leases)
     with pytest.raises(AssertionError):
         await paused_between_put_and_statement(world)
 

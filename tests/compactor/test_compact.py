@@ -193,9 +193,11 @@ async def test_five_hundred_partitions_while_others_keep_winning(world: Compacti
         calls += 1
         past, into = swaps[0].partition_key, swaps[-1].partition_key
         moved[past], moved[into] = 6, 4
-        await world.postgres.move_log_starts([LogStartTarget(*item) for item in sorted(moved.items())], max_extents=99)
+        await world.postgres.retention.move_log_starts(
+            [LogStartTarget(*item) for item in sorted(moved.items())], max_extents=99
+        )
         await world.commit((keys[calls], batch(b"new")))
-        return await world.postgres.swap_extents(token, file, swaps)
+        return await world.postgres.compaction.swap_extents(token, file, swaps)
 
     files, api = await world.live_files(), Overlay(world.postgres, swap_extents=race)
     await world.run(await world.claim(files, 1), world.compactor(metastore=api))
@@ -216,7 +218,7 @@ async def test_a_reader_of_deleted_files_asks_once_more(world: CompactionWorld) 
     (key,) = await world.topic("t", 1)
     for number in range(3):
         await world.commit((key, batch(b"%d" % number, 2)))
-    (located,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 20)])
+    (located,) = await world.postgres.index.find_extents([ExtentQuery(key, 0, 1 << 20)])
     old = await world.live_files()
     await world.compact(1)
 
@@ -226,10 +228,10 @@ async def test_a_reader_of_deleted_files_asks_once_more(world: CompactionWorld) 
         """Answer the first question as it was before."""
         nonlocal asked
         asked += 1
-        return [located] if asked == 1 else await world.postgres.find_extents(queries)
+        return [located] if asked == 1 else await world.postgres.index.find_extents(queries)
 
     await world.store.delete_many([object_key(file_id) for file_id in old])
-    world.metastore = Overlay(world.postgres, find_extents=as_it_was)  # type: ignore[assignment]
+    world.metastore = Overlay(world.postgres.index, find_extents=as_it_was)  # type: ignore[assignment]
     late = world.new_service(CollectorRegistry())
     await late.start()
     result = await world.request_fetch({key: 0}, service=late)

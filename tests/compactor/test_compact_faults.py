@@ -38,6 +38,7 @@ from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import CompactionWorld
 from tests.metastore.commit_scenes import condemn
 from tests.metastore.sessions import move_time, session, set_for_cluster
+from tests.nouns import NOUNS, flat
 from tests.storage.altered_reads import InstantClock, flipped
 from tests.storage.batches import forge, plain_batch
 
@@ -144,7 +145,7 @@ async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld
     assert await seen(world, keys) == before
     (file_extent, *_) = filter(is_in_file, extents)
     with pytest.raises(FencedError):
-        await world.postgres.mark_damaged(job.token, [damaged_extent(file_extent, NotFoundError("gone"))])
+        await world.postgres.compaction.mark_damaged(job.token, [damaged_extent(file_extent, NotFoundError("gone"))])
 
 
 class Forgetful:
@@ -155,15 +156,17 @@ class Forgetful:
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
         if self.lose == 0:
-            return await self._metastore.swap_extents(token, file, swaps)
+            return await self._metastore.compaction.swap_extents(token, file, swaps)
         self.lose -= 1
         if self._happened:
-            await self._metastore.swap_extents(token, file, swaps)
+            await self._metastore.compaction.swap_extents(token, file, swaps)
             raise OutcomeUnknownError("answer lost")
         raise UnavailableError("deadlock detected")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._metastore, name)
+        if name in NOUNS:
+            return self
+        return getattr(flat(self._metastore), name)
 
 
 @pytest.mark.parametrize("happened", [False, True])
@@ -187,7 +190,7 @@ async def test_an_id_that_the_sweeper_took_is_never_named(world: CompactionWorld
         async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
             async with session(world.url) as sweeper:
                 await condemn(sweeper, file.file_id)
-            return await world.postgres.swap_extents(token, file, swaps)
+            return await world.postgres.compaction.swap_extents(token, file, swaps)
 
     job = await world.claim(await world.live_files(), 1)
     with pytest.raises(NotFoundError):
@@ -195,7 +198,7 @@ async def test_an_id_that_the_sweeper_took_is_never_named(world: CompactionWorld
     assert await world.extents(*keys) == extents
     old = NewFile(new_file_id(world.service.database_now_ms() - 3_700_000, world.rng), 1, 100, 50)
     with pytest.raises(NotFoundError):
-        await world.postgres.swap_extents(job.token, old, [a_swap(extents)])
+        await world.postgres.compaction.swap_extents(job.token, old, [a_swap(extents)])
     assert await seen(world, keys) == before
     await world.check_accounts()
 
@@ -221,12 +224,12 @@ async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: Compac
             if not self.begun:
                 self.begun = True
                 target = LogStartTarget(keys[1], 7)
-                await world.postgres.move_log_starts([target], max_extents=100)
+                await world.postgres.retention.move_log_starts([target], max_extents=100)
                 topic = world.view.image.topics_by_name["gone"].topic_id
-                assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
+                assert await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic])
                 other = await world.claim([extent.source for extent in first[:1]], 1)
                 await world.run(other)
-            return await world.postgres.swap_extents(token, file, swaps)
+            return await world.postgres.compaction.swap_extents(token, file, swaps)
 
     before = await seen(world, keys)
     job = await world.claim(await world.live_files(), 1)
@@ -254,7 +257,7 @@ async def test_a_missing_file_and_a_broken_extent_block_no_other_file(world: Com
     assert broken in left
     assert [extent for extent in left if extent.file_id == files[2]] == [broken]
     assert world.counted("unreadable_extents_total") == 4
-    damaged = await world.postgres.damaged_parts([(key, 100) for key in keys])
+    damaged = await world.postgres.compaction.damaged_parts([(key, 100) for key in keys])
     assert Counter((one.file_id, one.kind) for one in damaged) == {
         (files[1], DamageKind.MISSING): 3,
         (files[2], DamageKind.ALTERED): 1,
@@ -327,7 +330,7 @@ async def test_the_log_names_the_first_of_much_damage(world: CompactionWorld, ca
     assert world.counted("unreadable_extents_total") == 60
     lines = [line for line in caplog.messages if line.startswith(("extent not merged", "further damage"))]
     assert len(lines) == COMPLAINTS_MAX + 1
-    assert len(await world.postgres.damaged_parts([(key, 100) for key in keys])) == 60
+    assert len(await world.postgres.compaction.damaged_parts([(key, 100) for key in keys])) == 60
     assert len([line for line in caplog.messages if line.startswith("bytes failed their check")]) == rereading.LINES
 
 
@@ -365,14 +368,16 @@ async def test_files_that_become_dead_during_a_merge_are_kept_until_it_ends(worl
     worker = world.compactor(store=store)
     merging = asyncio.create_task(worker.handle(job, world.lease(job)))
     await store.reached.wait()
-    await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK) for key in keys], max_extents=1_000)
+    await world.postgres.retention.move_log_starts(
+        [LogStartTarget(key, TO_HIGH_WATERMARK) for key in keys], max_extents=1_000
+    )
     await run_janitor(world)
     assert {file_id for file_id, row in (await world.file_rows()).items() if row["dead_at"]} == set(inputs)
     store.gate.set()
     await merging
     assert world.counted("unreadable_extents_total") == 0
     assert world.counted("extents_total", side="lost") > 0
-    await world.postgres.finish_job(job.token)
+    await world.postgres.jobs.finish_job(job.token)
     await run_janitor(world)
     stored = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
     assert not stored & set(inputs)

@@ -55,7 +55,7 @@ async def test_a_step_that_fails_rests_as_well() -> None:
 async def test_a_workers_steps_are_limited_if_configured(metastore_url: str, percent: int, *, is_paced: bool) -> None:
     settings = Settings(metastore_url=metastore_url, bucket="memory://cpu", compaction_cpu_percent=percent)
     metastore = await PostgresMetastore.open(metastore_url, settings)
-    life = LifeKeeper(metastore, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
+    life = LifeKeeper(metastore.life, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
     worker = await Worker.open(settings, CollectorRegistry(), life)
     try:
         worker.start()

@@ -39,7 +39,7 @@ def racing(world: SegmentWorld, step: Any) -> Overlay:
     async def swap_extents(*call: Any) -> list[SwapOutcome]:
         if steps:
             await steps.pop()()
-        return await world.postgres.swap_extents(*call)
+        return await world.postgres.compaction.swap_extents(*call)
 
     return Overlay(world.postgres, swap_extents=swap_extents)
 
@@ -97,7 +97,7 @@ class FileEnds:
         try:
             await self.world.run(job, self.world.compactor(metastore=racing(self.world, step)))
         except (NotFoundError, UnavailableError):  # another merge had a higher epoch
-            await self.world.postgres.finish_job(job.token)
+            await self.world.postgres.jobs.finish_job(job.token)
         await self.look()
 
     async def expire(self) -> None:
@@ -105,7 +105,9 @@ class FileEnds:
         extents = await self.world.extents(key)
         if extents:
             start = self.rng.choice(extents[:2]).last_offset + self.rng.choice((0, 1))
-            await self.world.postgres.move_log_starts([LogStartTarget(key, start)], max_extents=self.rng.choice((1, 9)))
+            await self.world.postgres.retention.move_log_starts(
+                [LogStartTarget(key, start)], max_extents=self.rng.choice((1, 9))
+            )
 
     async def replace_topic(self, name: str) -> None:
         gone = self.rng.choice(sorted(self.topics))
@@ -115,7 +117,7 @@ class FileEnds:
 
     async def scan(self) -> None:
         """A plan under a read pin."""
-        pin = await self.world.postgres.pin_reads(f"scan-{len(self.pins)}", PIN * 1000, 86_400_000)
+        pin = await self.world.postgres.jobs.pin_reads(f"scan-{len(self.pins)}", PIN * 1000, 86_400_000)
         assert pin.token is not None
         planned = {extent.file_id for extent in await self.world.extents(*self.keys)}
         self.pins.append((self.world.ahead_seconds + PIN - MINUTE, planned))
@@ -126,7 +128,7 @@ class FileEnds:
             self.named[file_id] = self.world.ahead_seconds
 
     async def keep_house(self) -> None:
-        await self.world.postgres.purge_deleted_partitions(self.rng.choice((1, 1_000)))
+        await self.world.postgres.housekeeping.purge_deleted_partitions(self.rng.choice((1, 1_000)))
         await self.world.clean_up()
         await self.world.janitor()
         there, now = await self.world.objects(), self.world.ahead_seconds

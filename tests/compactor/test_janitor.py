@@ -64,7 +64,7 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     assert await world.taken(lease) == []
     await world.advance(SETTLED_SECONDS - HOUR + 1)
     assert await world.taken(lease) == [file.file_id]
-    assert await world.metastore.drop_files(job.token, [file.file_id]) == 1
+    assert await world.metastore.files.drop_files(job.token, [file.file_id]) == 1
     assert await world.commit(file) == first, "its answer is kept longer than promised, and appends nothing"
     assert await world.files() == {}
 
@@ -97,7 +97,7 @@ async def test_without_a_value_of_the_cluster_nothing_is_deleted(world: JanitorW
     _, lease = await world.claim("sweep")
     assert await world.taken(lease) == []
     assert await world.condemned(lease, orphan) == []
-    await world.metastore.finish_job(lease.token)
+    await world.metastore.jobs.finish_job(lease.token)
     assert await world.files() == {file_id: 0}
     assert {object_key(file_id), object_key(orphan)} <= await world.store.keys()
     await world.delete_at_once()
@@ -116,11 +116,11 @@ async def test_a_job_in_progress_keeps_files_that_became_dead_since_it_started(w
     await world.kill_all()
     for _ in range(8):
         await world.advance(DELAY_SECONDS / 4)
-        await world.metastore.heartbeat_job(job.token, LEASE_MS, "")
+        await world.metastore.jobs.heartbeat_job(job.token, LEASE_MS, "")
     await world.run("delete")
     assert set(await world.files()) == {after}
     assert object_key(before) not in await world.store.keys()
-    await world.metastore.finish_job(job.token)
+    await world.metastore.jobs.finish_job(job.token)
     await world.run("delete")
     assert await world.store.keys() == set()
 
@@ -245,7 +245,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld)
         await world.condemned(old, uuid.UUID(int=5))
     await world.taken(new)
     with pytest.raises(FencedError):
-        await world.metastore.drop_files(old.token, [dead])
+        await world.metastore.files.drop_files(old.token, [dead])
     assert await world.files() == {dead: 2}
 
 
@@ -282,7 +282,7 @@ async def test_nothing_is_deleted_after_a_restore_until_an_audit(world: JanitorW
     assert world.counted("janitor_refused") == 1
     mark = await read_mark(world.store)
     assert mark is not None
-    await world.metastore.resume_janitor(mark.generation)
+    await world.metastore.files.resume_janitor(mark.generation)
     await world.run("delete")
     await world.run("sweep")
     assert await world.store.keys() == set()
@@ -291,9 +291,9 @@ async def test_nothing_is_deleted_after_a_restore_until_an_audit(world: JanitorW
 
 async def _begin_life(world: JanitorWorld) -> uuid.UUID:
     """The same as `headrace migrate --restored` does; its incarnation id."""
-    keeper = LifeKeeper(world.metastore, world.store, SystemClock(), random.Random(1))
+    keeper = LifeKeeper(world.metastore.life, world.store, SystemClock(), random.Random(1))
     await keeper.begin_anew("restored")
-    return (await world.metastore.janitor_state()).incarnation_id
+    return (await world.metastore.files.janitor_state()).incarnation_id
 
 
 async def test_a_new_life_of_the_metastore_stops_it_too(world: JanitorWorld) -> None:
@@ -303,7 +303,7 @@ async def test_a_new_life_of_the_metastore_stops_it_too(world: JanitorWorld) -> 
     await world.run("delete")
     await world.run("sweep")
     assert await world.store.keys() == keys
-    generation = await world.metastore.resume_janitor(0)
+    generation = await world.metastore.files.resume_janitor(0)
     await write_mark(world.store, Mark(incarnation, generation))
     await world.run("delete")
     await world.run("sweep")
@@ -315,9 +315,9 @@ async def test_a_worker_of_the_life_before_changes_nothing(world: JanitorWorld) 
     _, lease = await world.claim("delete")
     await _begin_life(world)
     with pytest.raises(FencedError):
-        await world.metastore.take_dead_files(lease.token, before, limit=1)
+        await world.metastore.files.take_dead_files(lease.token, before, limit=1)
     with pytest.raises(FencedError):
-        await world.metastore.begin_generation(lease.token, before)
+        await world.metastore.files.begin_generation(lease.token, before)
 
 
 async def test_a_bucket_without_its_mark_stops_it(world: JanitorWorld) -> None:
@@ -366,7 +366,7 @@ async def test_under_all_faults_no_live_object_is_deleted_and_nothing_leaks(
                 with contextlib.suppress(Killed, OutcomeUnknownError):
                     await world.run(kind, wire)
                 world.store.lose_answers, world.store.stale = 0, None
-        live = {f.file_id for f in await metastore.audit_files(uuid.UUID(int=0), 1000) if f.extents}
+        live = {f.file_id for f in await metastore.reports.audit_files(uuid.UUID(int=0), 1000) if f.extents}
         assert {object_key(file_id) for file_id in live} <= await world.store.keys(), "a readable object is gone"
     await world.kill_all()
     await world.advance(24 * HOUR)

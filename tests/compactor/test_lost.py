@@ -103,8 +103,8 @@ async def test_a_file_with_a_batch_that_was_never_appended_is_not_put_back(world
     await world.commit((a, plain_batch(3, **idempotent)))
     await world.commit((a, plain_batch(3, **idempotent)), (a, plain_batch(2)), (b, plain_batch(4)))
     fed = await _certain(world, a, b)
-    topics = (await load_image(world.postgres)).topics_by_id
-    planned = await plan_put_back(world.postgres, reads_of(world.store), fed, topics)
+    topics = (await load_image(world.postgres.cluster)).topics_by_id
+    planned = await plan_put_back(world.postgres.index, reads_of(world.store), fed, topics)
     assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(1, 4)]
     assert (planned.dropped, planned.transactional) == ({("t", 0): 5}, {})
 
@@ -115,8 +115,8 @@ async def test_records_of_transactions_are_left_out_for_another_reason(world: Co
     await world.commit((a, transactional), (a, plain_batch(2)), (b, plain_batch(4)))
     (lost,) = await _lose_newest(world, 1)
     fed = {uuid.UUID(lost): {OffsetRange(a, 0, 4), OffsetRange(b, 0, 3)}}  # as after a commit in a transaction
-    topics = (await load_image(world.postgres)).topics_by_id
-    planned = await plan_put_back(world.postgres, reads_of(world.store), fed, topics)
+    topics = (await load_image(world.postgres.cluster)).topics_by_id
+    planned = await plan_put_back(world.postgres.index, reads_of(world.store), fed, topics)
     assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(0, 2), (1, 4)]
     assert list(left_out(planned)) == [
         "left out, because this life of the metastore has aborted their transactions: t partition=0 records=3"
@@ -129,7 +129,7 @@ async def test_lost_records_are_put_back_by_a_client_that_logs_in(
     """As with the other tools: a file with the admin client's properties."""
     bucket = DirectoryStore(tmp_path / "bucket", SystemClock())
     await write_cluster_id(bucket, world.postgres.cluster_id)
-    await LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
+    await LifeKeeper(world.postgres.life, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
     properties = tmp_path / "admin.properties"
     properties.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=ops\nsasl.password=open\n"
@@ -163,7 +163,7 @@ async def test_the_command_lists_and_exports_it(
     words = ["audit", "--lost", f"--metastore-url={world.url}", f"--bucket=file://{tmp_path}/bucket"]
     assert await _run(*words) == 0
     assert "nothing is lost" in capsys.readouterr().out
-    keeper = LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1))
+    keeper = LifeKeeper(world.postgres.life, bucket, SystemClock(), random.Random(1))
     await keeper.begin_anew("restored")
     assert await _run(*words, f"--export={tmp_path}/lost") == 1
     assert "t partition=0 records=4 batches=1 files=1" in capsys.readouterr().out

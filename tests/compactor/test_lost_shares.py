@@ -189,12 +189,12 @@ class _Group:
     async def store(self, *done: tuple[int, set[int]]) -> None:
         """`done`: (partition, its records that are done)."""
         if not self._epoch:
-            claim = await self._metastore.claim_group("workers", *self._agent)
+            claim = await self._metastore.groups.claim_group("workers", *self._agent)
             assert claim is not None
             self._epoch = claim.coordinator_epoch
         self._revision += 1
         rows = [StoredSharePartition(self.keys[index], *_progress(records)) for index, records in done]
-        assert all(await self._metastore.store_share_partitions("workers", self._epoch, self._revision, rows))
+        assert all(await self._metastore.groups.store_share_partitions("workers", self._epoch, self._revision, rows))
 
 
 @pytest.mark.requirement("X4", "X12")
@@ -210,7 +210,7 @@ async def test_the_command_lists_what_a_restored_dump_lacks(
     clock = SystemClock()
     bucket = DirectoryStore(tmp_path / "bucket", clock)
     await write_cluster_id(bucket, metastore.cluster_id)
-    await LifeKeeper(metastore, bucket, clock, random.Random(1)).check()
+    await LifeKeeper(metastore.life, bucket, clock, random.Random(1)).check()
     scene = await open_scene(metastore, partitions=2)
     await scene.outcomes(*(batch(key, records=20) for key in scene.keys))
     group, dump = _Group(metastore, scene), tmp_path / "metastore.dump"
@@ -219,9 +219,9 @@ async def test_the_command_lists_what_a_restored_dump_lacks(
         subprocess.run, [PROGRAMS / "pg_dump", "-Fc", "--file", dump, "--dbname", metastore_url], check=True
     )
     await group.store((0, {0, 1, 2, 5, 8, 9}))
-    await ShareRecorder(metastore, bucket, clock).record(0, 1)
+    await ShareRecorder(metastore.groups, bucket, clock).record(0, 1)
     await group.store((1, {0, 1}))
-    await ShareRecorder(metastore, bucket, clock).record(0, 2)
+    await ShareRecorder(metastore.groups, bucket, clock).record(0, 2)
     await group.store((1, {0, 1, 2}))  # nothing recorded this before the loss
 
     restored = f"restored_{uuid.uuid4().hex}"

@@ -30,7 +30,7 @@ LOG_START = 2
 
 async def delete_records(world: SegmentWorld, key: int) -> None:
     """Do the same as an agent does for a client."""
-    await world.postgres.move_log_starts([LogStartTarget(key, LOG_START)], max_extents=100)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, LOG_START)], max_extents=100)
 
 
 async def retain(world: SegmentWorld, key: int) -> None:
@@ -38,8 +38,8 @@ async def retain(world: SegmentWorld, key: int) -> None:
     token = (await claim(world.postgres, "retention-test")).token
     target = LogStartTarget(key, LOG_START)
     offset = world.view.image.offset
-    assert await world.postgres.enforce_retention([target], max_extents=100, by=token, metadata_offset=offset)
-    await world.postgres.finish_job(token)
+    assert await world.postgres.retention.enforce_retention([target], max_extents=100, by=token, metadata_offset=offset)
+    await world.postgres.jobs.finish_job(token)
 
 
 TRIGGERS = (delete_records, retain)
@@ -68,7 +68,7 @@ async def play(world: SegmentWorld, order: Sequence[str], key: int, move: Any) -
         """The answer of the first copy is lost; what follows the second comes before its answer."""
         for step in steps:
             if step in (CALLED, AGAIN):
-                answers.append(await world.postgres.swap_extents(*call))
+                answers.append(await world.postgres.compaction.swap_extents(*call))
             if step == CALLED:
                 raise OutcomeUnknownError("connection lost after the commit")
             if step == MOVED:
@@ -120,14 +120,14 @@ async def test_a_call_after_the_lease_is_refused_and_its_answer_is_forgotten(wor
 
     async def noted(*call: Any) -> list[SwapOutcome]:
         calls.append(call)
-        return await world.postgres.swap_extents(*call)
+        return await world.postgres.compaction.swap_extents(*call)
 
     api = Overlay(world.postgres, swap_extents=noted)
     await world.run(await world.claim(await world.live_files(), 1), world.compactor(metastore=api))
     with pytest.raises(FencedError):
-        await world.postgres.swap_extents(*calls[0])
+        await world.postgres.compaction.swap_extents(*calls[0])
     assert await world.ask("SELECT count(*) FROM swap_answers") == [(1,)]
-    await world.postgres.prune_jobs(100)
+    await world.postgres.housekeeping.prune_jobs(100)
     assert await world.ask("SELECT count(*) FROM swap_answers") == [(0,)]
 
 

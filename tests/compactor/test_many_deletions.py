@@ -56,7 +56,7 @@ MAKE = (
     ],
 )
 async def test_deleted_topics_leave_no_records(topics: int, world: SegmentWorld) -> None:
-    born_ms = (await world.postgres.live_extents([])).wall_ms
+    born_ms = (await world.postgres.compaction.live_extents([])).wall_ms
     files = [new_file_id(born_ms, world.rng, 1) for _ in range(-(-topics // TOPICS_OF_A_FILE))]
     for file_id in files:
         await world.store.put(object_key(file_id), b"x" * 100)

@@ -34,7 +34,7 @@ CONFIGS = EffectiveConfigs(Settings(compactor_threads=2, compactor_io_max_bytes_
 
 
 class SaidConfigs:
-    """Implements metastore.api.cluster.ConfigApi; `away`: that many calls fail."""
+    """Implements metastore.api.cluster.ClusterApi; `away`: that many calls fail."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
@@ -126,7 +126,7 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
         await worker._change_pace(pace)
         paces.put_nowait(pace)
 
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     wanted = {THREADS: "3", BYTES: "12345"}
     records = [
         *(ConfigRecord(resource_type=4, resource_name="", name=name, value=value) for name, value in wanted.items()),
@@ -134,17 +134,17 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
         ConfigRecord(resource_type=4, resource_name="7", name=THREADS, value="4"),
         ConfigRecord(resource_type=32, resource_name="", name="consumer.session.timeout.ms", value="50000"),
     ]
-    assert await metastore.append_records(image.offset, records)
-    said = await metastore.cluster_configs()
+    assert await metastore.cluster.append_records(image.offset, records)
+    said = await metastore.cluster.cluster_configs()
     assert {name: said.get(name) for name in wanted} == wanted
     assert not said.keys() & {"max.connections", "consumer.session.timeout.ms"}
-    of_agent = set_for_broker(await load_image(metastore), 7)
+    of_agent = set_for_broker(await load_image(metastore.cluster), 7)
     assert {name: of_agent[name] for name in (*wanted, "max.connections")} == {
         **wanted,
         THREADS: "4",
         "max.connections": "9",
     }
-    following = asyncio.create_task(follow_pace(metastore, EffectiveConfigs(Settings()), fake_clock, change))
+    following = asyncio.create_task(follow_pace(metastore.cluster, EffectiveConfigs(Settings()), fake_clock, change))
     assert await asyncio.wait_for(paces.get(), 600) == Pace(3, 12_345, UNLIMITED)
     assert len(worker._runner._slots) == 3
     assert (worker._throttled._bytes._rate, metastore.pool.max_size) == (12_345, 3 + SPARE_CONNECTIONS)

@@ -89,7 +89,7 @@ async def test_retention(metastore: PostgresMetastore, metastore_url: str, after
         async with paused(work(lease.job, lease), wire) as was_stopped:
             async with session(metastore_url) as raw:
                 await move_time(raw, 60 * step)  # beyond its lease
-            await metastore.claim_job("b", ["retention"], 30_000)
+            await metastore.jobs.claim_job("b", ["retention"], 30_000)
             await enforce(metastore, await lease_of(metastore, "c"))
         assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]], f"step={step}"
         await delete(metastore, scene.topic.topic_id)

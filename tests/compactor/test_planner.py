@@ -43,7 +43,7 @@ async def test_files_climb_level_by_level_until_nothing_is_worth_a_job(world: Co
     await world.run(await world.claim_next())
     assert len(await world.live_files(level=2)) == 1
     await plan(world)
-    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
+    assert await world.postgres.compaction.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionWorld) -> None:
@@ -53,7 +53,7 @@ async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionW
     await plan(world)
     await world.commit((key, plain_batch(1)))
     await plan(world)
-    ((payload,),) = await world.postgres.unfinished_payloads(COMPACT.name)
+    ((payload,),) = await world.postgres.compaction.unfinished_payloads(COMPACT.name)
     assert len(decode_job(payload).file_ids) == 4
 
 
@@ -68,11 +68,11 @@ async def test_dead_and_unreadable_files_are_left_out(world: CompactionWorld) ->
             "UPDATE segment_files SET unreadable_at = clock_timestamp() WHERE file_id = %s", (first,)
         )
         await connection.execute("UPDATE segment_files SET dead_at = clock_timestamp() WHERE file_id = %s", (second,))
-    waiting = await world.postgres.waiting_files(first, 10)
+    waiting = await world.postgres.compaction.waiting_files(first, 10)
     assert [file.file_id for file in waiting.files] == [third]
     async with session(world.url) as connection:
         await connection.execute("UPDATE segment_files SET unreadable_at = unreadable_at - interval '11 minutes'")
-    assert len((await world.postgres.waiting_files(first, 10)).files) == 2
+    assert len((await world.postgres.compaction.waiting_files(first, 10)).files) == 2
 
 
 async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorld) -> None:
@@ -81,11 +81,11 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
         await world.commit((key, plain_batch(1)))
     job = await claim(world.postgres, PLAN_COMPACTION.name, worker="slow", lease_ms=1)
     lease = world.lease(job, lease_ms=1)
-    while await world.postgres.claim_job("quick", [PLAN_COMPACTION.name], LEASE_MS) is None:
+    while await world.postgres.jobs.claim_job("quick", [PLAN_COMPACTION.name], LEASE_MS) is None:
         await world.clock.sleep(0.002)
     with pytest.raises(FencedError):
         await Planner(world.postgres, EAGER, CompactionMetrics(CollectorRegistry())).handle(job, lease)
-    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
+    assert await world.postgres.compaction.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_a_plan_without_anything_to_do_asks_twice(
@@ -121,11 +121,11 @@ async def planned_for_spark(world: CompactionWorld) -> int:
 
 async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
     """The same as a Spark driver does."""
-    return await world.postgres.claim_job("spark", [COMPACT_LARGE.name], lease_ms)
+    return await world.postgres.jobs.claim_job("spark", [COMPACT_LARGE.name], lease_ms)
 
 
 async def count(world: CompactionWorld, kind: str) -> int:
-    return len((await world.postgres.unfinished_payloads(kind))[0])
+    return len((await world.postgres.compaction.unfinished_payloads(kind))[0])
 
 
 async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(world: CompactionWorld) -> None:
@@ -167,7 +167,7 @@ async def test_what_spark_fails_at_again_and_again_is_done_here(world: Compactio
         driver = await claim_large(world)
         assert driver is not None
         await plan(world, SPARK)
-        await world.postgres.fail_job(driver.token, "no executors", 0)
+        await world.postgres.jobs.fail_job(driver.token, "no executors", 0)
     await plan(world, SPARK)
     await world.run(await world.claim_next())
     assert len(await world.live_files()) == 1

@@ -55,7 +55,7 @@ class Lost:
 
     async def rebuild(self) -> Rebuilt:
         """Also: the audit has nothing to say of it."""
-        keeper = LifeKeeper(self.metastore, self.world.store, SystemClock(), random.Random(1))
+        keeper = LifeKeeper(self.metastore.life, self.world.store, SystemClock(), random.Random(1))
         found = await rebuild_index(self.metastore, reads_of(self.world.store), keeper, lambda *_: None)
         checked = await audit(self.metastore, reads_of(self.world.store), deep=True, on_progress=lambda *_: None)
         assert [v for v in checked.violations if v.kind is not Kind.UNNAMED] == []
@@ -63,13 +63,13 @@ class Lost:
 
     async def keys(self) -> list[int]:
         """Return the keys of the only topic."""
-        (topic,) = (await load_image(self.metastore)).topics_by_name.values()
+        (topic,) = (await load_image(self.metastore.cluster)).topics_by_name.values()
         return [key for index in range(2) if (key := topic.key(index)) is not None]
 
 
 async def read_all(world: CompactionWorld, metastore: PostgresMetastore, key: int) -> list[Read]:
     """Every readable record of a partition."""
-    (answer,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (answer,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     found = []
     for extent in answer.extents:
         data = await world.store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
@@ -114,18 +114,18 @@ async def fill(world: CompactionWorld, files: int) -> list[int]:
 async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld, lost: Lost) -> None:
     await fill(world, files=70)
     await world.store.put(object_key(uuid.UUID(int=1 << 80)), b"no segment file")
-    before = (await lost.metastore.janitor_state()).incarnation_id
+    before = (await lost.metastore.files.janitor_state()).incarnation_id
     found = await lost.rebuild()
     assert (found.files, found.extents, len(found.unsound), found.homeless) == (70, 209, 1, 0)
-    image = await load_image(lost.metastore)
+    image = await load_image(lost.metastore.cluster)
     (topic,) = image.topics_by_name.values()
     assert topic.name == found.topics[0] == f"recovered-{topic.topic_id}"
-    answers = await lost.metastore.find_extents([ExtentQuery(key, 0, 1 << 40) for key in await lost.keys()])
+    answers = await lost.metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40) for key in await lost.keys()])
     # per file: 3 + 1 live records and 2 that the commit had dropped, in one run; and 2 of the other partition.
     # The dead ones carry the sequence numbers of an idempotent producer, each time the same: they are placed once.
     assert [(a.log_start_offset, a.high_watermark) for a in answers] == [(0, 70 * 4 + 2), (0, 140)]
     assert (found.records, found.guessed_records) == (70 * 4 + 2 + 140,) * 2
-    assert (await lost.metastore.janitor_state()).incarnation_id != before
+    assert (await lost.metastore.files.janitor_state()).incarnation_id != before
     with pytest.raises(InvalidError):
         await lost.rebuild()
 
@@ -136,7 +136,7 @@ async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> N
     async with session(world.url) as raw:
         await raw.execute("TRUNCATE segment_files, extents")
         await raw.execute("UPDATE partition_heads SET high_watermark = 0, appended_bytes = 0")
-    keeper = LifeKeeper(world.postgres, world.store, SystemClock(), random.Random(1))
+    keeper = LifeKeeper(world.postgres.life, world.store, SystemClock(), random.Random(1))
     found = await rebuild_index(world.postgres, reads_of(world.store), keeper, lambda *_: None)
     assert (found.files, found.topics) == (3, [])
     await world.check_accounts()
@@ -155,7 +155,7 @@ async def test_every_level_in_the_bucket_is_no_third_copy(world: CompactionWorld
         [read[:2] for read in partition] for partition in before
     ]
     assert (found.files, found.guessed_records, found.records, found.repeated_batches) == (8, 0, 72, 24)
-    rows = [(row.level, row.live_bytes > 0) for row in await lost.metastore.audit_files(uuid.UUID(int=0), 100)]
+    rows = [(row.level, row.live_bytes > 0) for row in await lost.metastore.reports.audit_files(uuid.UUID(int=0), 100)]
     assert sorted(rows) == [(0, False)] * 6 + [(1, False), (2, True)]
 
 
@@ -210,13 +210,13 @@ async def test_log_starts_are_where_the_first_record_is(world: CompactionWorld, 
     for n in range(6):
         await world.commit((key, plain_batch(3, b"%d" % n)))
     old = await world.live_files()
-    await world.postgres.move_log_starts([LogStartTarget(key, 9)], max_extents=100)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, 9)], max_extents=100)
     await world.compact(1)
     await world.store.delete_many([object_key(file_id) for file_id in old])
     before = [read[:2] for read in await read_all(world, world.postgres, key)]
     await lost.rebuild()
     (new_key,) = await lost.keys()
-    (answer,) = await lost.metastore.find_extents([ExtentQuery(new_key, 0, 1 << 40)])
+    (answer,) = await lost.metastore.index.find_extents([ExtentQuery(new_key, 0, 1 << 40)])
     assert (answer.log_start_offset, answer.high_watermark) == (9, 18)
     assert [read[:2] for read in await read_all(world, lost.metastore, new_key)] == before
 
@@ -269,9 +269,9 @@ class History:
         await self.world.store.delete_many(gone)
 
     async def delete_records(self, key: int) -> None:
-        (answer,) = await self.world.postgres.find_extents([ExtentQuery(key, 0, 1 << 40)])
+        (answer,) = await self.world.postgres.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
         target = self.rng.randint(answer.log_start_offset, (answer.log_start_offset + answer.high_watermark) // 2)
-        await self.world.postgres.move_log_starts([LogStartTarget(key, target)], max_extents=100)
+        await self.world.postgres.retention.move_log_starts([LogStartTarget(key, target)], max_extents=100)
 
     def _batch(self) -> bytes:
         """Now and then one that may be repeated, or one that a merge has to leave as it is."""

@@ -79,12 +79,12 @@ class Writes:
         """The driver is, after this step."""
         store, attempt = self.world.postgres, uuid.UUID(int=self.rng.getrandbits(128), version=4)
         for chunk, file in enumerate(files):
-            await store.stage_bulk_chunk(attempt, chunk, [file])
+            await store.commits.stage_bulk_chunk(attempt, chunk, [file])
         if end == "staged":
             return
-        assert (await store.decide_bulk_write(writer, 0, attempt, len(files))).outcome is BulkOutcome.DECIDED
+        assert (await store.commits.decide_bulk_write(writer, 0, attempt, len(files))).outcome is BulkOutcome.DECIDED
         if end == "half":
-            await store.commit_bulk_chunk(writer, attempt, 0)
+            await store.commits.commit_bulk_chunk(writer, attempt, 0)
 
 
 async def some_writes(world: ScanWorld, seed: int) -> Writes:
@@ -126,7 +126,7 @@ async def check_a_rebuild(world: ScanWorld, again: Lost, seed: int) -> None:
 
 
 async def extents(metastore: PostgresMetastore, key: int) -> list[Extent]:
-    (answer,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (answer,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     return list(answer.extents)
 
 

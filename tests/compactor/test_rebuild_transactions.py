@@ -52,14 +52,14 @@ async def record(world: CompactionWorld, metastore: PostgresMetastore | None = N
     """One run of the job."""
     metastore = metastore or world.postgres
     job = await claim(metastore, RECORD_OUTCOMES.name)
-    lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    lease = Lease(metastore.jobs, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await OutcomeJob(metastore, world.store, world.rng, world.clock)(job, lease)
-    await metastore.finish_job(job.token)
+    await metastore.jobs.finish_job(job.token)
 
 
 async def shown(world: CompactionWorld, metastore: PostgresMetastore, key: int) -> list[tuple[int, str]]:
     """(offset, value) of every record that a read_uncommitted reader of the rebuilt partition gets."""
-    (answer,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (answer,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     assert (answer.aborted, answer.last_stable_offset) == ([], answer.high_watermark)
     found = []
     for extent in answer.extents:
@@ -104,7 +104,7 @@ async def check_a_rebuild(world: CompactionWorld, lost: Lost, seed: int) -> None
 
 async def markers(metastore: PostgresMetastore, key: int) -> set[int]:
     """Offsets of the partition's markers."""
-    (answer,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (answer,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     return {extent.base_offset for extent in answer.extents if marker_of(extent.source) is not None}
 
 
@@ -213,7 +213,7 @@ async def test_a_crash_between_object_and_row_leaves_it_twice(world: CompactionW
     await writer.begin()
     await writer.send(key, ("a", "1"))
     await writer.end(commits=True)
-    (ended,) = await world.postgres.ended_transactions(10)
+    (ended,) = await world.postgres.outcomes.ended_transactions(10)
     assert ended.outcome is not None
     await write_entries(world.store, outcomes.PREFIX, 0, uuid.UUID(int=1), [ended.outcome])
     await record(world)
@@ -233,5 +233,5 @@ async def test_ends_that_a_promotion_lost_are_listed(world: CompactionWorld) -> 
     there = (await world.extents(key))[-1]
     gone = there._replace(base_offset=7, last_offset=7)
     await write_forgotten(world.store, uuid.UUID(int=1), [there, gone])
-    (end,) = await find_lost_ends(world.postgres, world.store)
+    (end,) = await find_lost_ends(world.postgres.index, world.store)
     assert (end.partition_key, end.offset, end.marker.commits) == (key, 7, True)

@@ -68,11 +68,11 @@ class Loop:
         planner = Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry()))
         handlers = {PLAN_COMPACTION.name: planner.handle, COMPACT.name: world.compactor(store=self.store).handle}
         metrics = JobMetrics(world.clock, CollectorRegistry())
-        self.runner = JobRunner(world.postgres, handlers, world.clock, world.rng, metrics, worker="w")
+        self.runner = JobRunner(world.postgres.jobs, handlers, world.clock, world.rng, metrics, worker="w")
 
     async def rounds(self, count: int, *, every_seconds: int = 15) -> None:
         for _ in range(count):
-            await self.world.postgres.enqueue_jobs([PLAN_COMPACTION.once()])
+            await self.world.postgres.jobs.enqueue_jobs([PLAN_COMPACTION.once()])
             await self.runner.drain()
             await self.wait(every_seconds)
 
@@ -176,7 +176,7 @@ async def test_a_job_of_refused_objects_alone_ends(world: CompactionWorld) -> No
     await loop.rounds(3, every_seconds=400)
     assert await loop.marked() == set(files)
     assert loop.store.gets == (PATIENT_ATTEMPTS + 1) * len(files)
-    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]]
+    assert await world.postgres.compaction.unfinished_payloads(COMPACT.name) == [[]]
 
 
 async def test_a_store_that_takes_no_merged_file_is_asked_later(world: CompactionWorld) -> None:

@@ -18,7 +18,7 @@ from tests.metastore.sql_sources import plant
 
 
 async def new_id(world: SegmentWorld) -> uuid.UUID:
-    return new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 1)
+    return new_file_id((await world.postgres.compaction.live_extents([])).wall_ms, world.rng, 1)
 
 
 async def a_merge(world: SegmentWorld, job: Job, file_id: uuid.UUID) -> tuple[NewSegment, NewFile, Swap]:
@@ -43,17 +43,17 @@ async def test_reservations_are_valid_as_long_as_their_lease(world: SegmentWorld
     job, used, unused = await world.claim([], 1), await new_id(world), await new_id(world)
     segment, file, swap = await a_merge(world, job, used)
     for _ in range(2):
-        assert await world.postgres.reserve_files(job.token, [used, unused], 1)
+        assert await world.postgres.segments.reserve_files(job.token, [used, unused], 1)
     for file_id in (used, unused):
         await world.store.put(object_key(file_id), b"x" * 200)
     for _ in range(4):
         await world.advance(HOUR)
         assert {used, unused} <= await rest(world)
     for _ in range(2):
-        started = await world.postgres.start_reserved_segments(job.token, used, 1, [segment])
+        started = await world.postgres.segments.start_reserved_segments(job.token, used, 1, [segment])
         assert started is StartOutcome.DONE
-    await world.postgres.swap_extents(job.token, file, [swap])
-    await world.postgres.finish_job(job.token)
+    await world.postgres.compaction.swap_extents(job.token, file, [swap])
+    await world.postgres.jobs.finish_job(job.token)
     assert used in await rest(world)
     assert unused not in await rest(world)
     assert await world.objects() == await rest(world), "the object of the unused id is gone"
@@ -65,18 +65,18 @@ async def test_only_its_own_reservations_are_good_for_a_lease(world: SegmentWorl
     job, other = await world.claim([], 1), await world.claim([], 1)
     unknown, foreign = await new_id(world), await new_id(world)
     segment, *_ = await a_merge(world, job, unknown)
-    assert await world.postgres.reserve_files(other.token, [foreign], 1)
+    assert await world.postgres.segments.reserve_files(other.token, [foreign], 1)
     (taken,) = await world.live_files(0) and (await world.live_files(0))[:1]
-    assert await world.postgres.reserve_files(job.token, [taken], 0)
+    assert await world.postgres.segments.reserve_files(job.token, [taken], 0)
     for file_id in (unknown, foreign, taken):
-        started = await world.postgres.start_reserved_segments(job.token, file_id, 1, [segment])
+        started = await world.postgres.segments.start_reserved_segments(job.token, file_id, 1, [segment])
         assert started is StartOutcome.REFUSED
     assert not await world.events()
     await world.advance(LEASE_MS / 1000 + 1)
-    again = await world.postgres.claim_job("test", ["compact"], LEASE_MS)
+    again = await world.postgres.jobs.claim_job("test", ["compact"], LEASE_MS)
     assert again is not None
     with pytest.raises(FencedError):
-        await world.postgres.reserve_files(
+        await world.postgres.segments.reserve_files(
             job.token if again.token.job_id == job.token.job_id else other.token, [unknown], 1
         )
 
@@ -86,7 +86,7 @@ async def test_a_swap_under_an_id_that_was_not_started_is_refused(world: Segment
     """Unknown to the metastore, or only reserved: both were good below level 1, and are what older workers do."""
     job = await world.claim([], 1)
     unknown, reserved = await new_id(world), await new_id(world)
-    assert await world.postgres.reserve_files(job.token, [reserved], 1)
+    assert await world.postgres.segments.reserve_files(job.token, [reserved], 1)
     _, file, swap = await a_merge(world, job, unknown)
     extents = await world.extents(swap.partition_key)
     for file_id in (unknown, reserved):
@@ -98,9 +98,9 @@ async def test_a_swap_under_an_id_that_was_not_started_is_refused(world: Segment
 
 async def swapped(world: SegmentWorld, job: Job, file: NewFile, swap: Swap, is_cleaning: bool) -> None:
     if is_cleaning:
-        await world.postgres.swap_cleaned_extents(job.token, file, [swap], [0])
+        await world.postgres.cleaning.swap_cleaned_extents(job.token, file, [swap], [0])
     else:
-        await world.postgres.swap_extents(job.token, file, [swap])
+        await world.postgres.compaction.swap_extents(job.token, file, [swap])
 
 
 @pytest.mark.keyless
@@ -108,11 +108,11 @@ async def test_below_level_1_nothing_is_reserved(world: SegmentWorld, metastore:
     job, file_id = await world.claim([], 1), await new_id(world)
     segment, file, swap = await a_merge(world, job, file_id)
     before = await world.ask("SELECT count(*) FROM segment_files")
-    assert not await metastore.reserve_files(job.token, [file_id], 1)
-    started = await metastore.start_reserved_segments(job.token, file_id, 1, [segment])
+    assert not await metastore.segments.reserve_files(job.token, [file_id], 1)
+    started = await metastore.segments.start_reserved_segments(job.token, file_id, 1, [segment])
     assert started is StartOutcome.KEYLESS
     assert await world.ask("SELECT count(*) FROM segment_files") == before
-    await metastore.swap_extents(job.token, file, [swap])
+    await metastore.compaction.swap_extents(job.token, file, [swap])
     assert await world.live_files(1) == [file_id]
 
 

@@ -21,16 +21,16 @@ async def world(world: SegmentWorld) -> SegmentWorld:
 
 async def delete(world: SegmentWorld) -> None:
     """Delete the topic as an agent does, and do what housekeeping does."""
-    image = await load_image(world.postgres)
+    image = await load_image(world.postgres.cluster)
     topic = image.topics_by_name["t"]
-    assert await world.postgres.delete_topics(
+    assert await world.postgres.topics.delete_topics(
         image.offset, [topic.topic_id], {topic.topic_id: kept_records(image, topic)}
     )
     await purge(world)
 
 
 async def purge(world: SegmentWorld) -> None:
-    while await world.postgres.purge_deleted_partitions(2):
+    while await world.postgres.housekeeping.purge_deleted_partitions(2):
         pass
 
 
@@ -43,7 +43,7 @@ async def test_a_restored_topic_has_its_keys(world: SegmentWorld) -> None:
     await delete(world)
     await world.janitor()
     await world.clean_up()
-    topic = newest_of(await world.postgres.restorable_topics(), "t", None)
+    topic = newest_of(await world.postgres.topics.restorable_topics(), "t", None)
     await restore_deleted(world.postgres, topic, "t", lambda what, done, total: None)
     assert await world.records(keys[0]) == records
     assert await world.keys() == segments
@@ -65,9 +65,9 @@ async def test_restored_records_get_new_keys(world: SegmentWorld) -> None:
     keys = await world.filled()
     await world.compact(1)
     records, (old,) = await world.records(keys[0]), await world.keys()
-    await world.postgres.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)
+    await world.postgres.retention.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)
     assert [key.state for key in await world.keys()] == [FINISHED, DELETING]
-    await world.postgres.restore_records(keys[0], 0, limit=100)
+    await world.postgres.topics.restore_records(keys[0], 0, limit=100)
     assert await world.records(keys[0]) == records
     await world.advance(2 * HOUR)
     for _ in range(2):
@@ -77,7 +77,7 @@ async def test_restored_records_get_new_keys(world: SegmentWorld) -> None:
     live = [key for key in await world.keys() if key.live_extents]
     assert [(key.end_offset, key.state, key.live_extents) for key in live] == [(old.end_offset, FINISHED, 1)]
     assert live[0].epoch > old.epoch
-    await world.postgres.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)
+    await world.postgres.retention.move_log_starts([LogStartTarget(keys[0], 6)], max_extents=100)
     await world.settle()
     assert await world.objects() == set()
     await world.check_rest()

@@ -39,7 +39,9 @@ class Restored:
     async def may_delete(self) -> bool:
         """Return whether a janitor may: the mark has the metastore's incarnation id."""
         mark = await read_mark(self.bucket)
-        return mark is not None and mark.incarnation_id == (await self.world.postgres.janitor_state()).incarnation_id
+        return (
+            mark is not None and mark.incarnation_id == (await self.world.postgres.files.janitor_state()).incarnation_id
+        )
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ async def restored(world: CompactionWorld, tmp_path: Path) -> Restored:
     await write_cluster_id(made.bucket, world.postgres.cluster_id)
     async for info in world.store.list_objects():
         await made.bucket.put(info.key, await world.store.get(info.key))
-    await LifeKeeper(world.postgres, made.bucket, SystemClock(), random.Random(1)).begin_anew("restored")
+    await LifeKeeper(world.postgres.life, made.bucket, SystemClock(), random.Random(1)).begin_anew("restored")
     await write_forgotten(made.bucket, uuid.UUID(int=1), [extents[-1]])
     return made
 

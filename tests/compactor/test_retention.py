@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -34,6 +33,7 @@ from headrace.storage.errors import FencedError, HeadraceError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of, open_scene
 from tests.metastore.sessions import claim, delete, session, set_for_cluster
+from tests.nouns import NOUNS, flat
 
 HOUR_MS = 3_600_000
 
@@ -135,9 +135,12 @@ class Interrupting:
     """The metastore, until its n-th call; that one is not made, or made and its answer lost."""
 
     def __init__(self, store: PostgresMetastore, calls: int, *, after: bool) -> None:
-        self._store, self._calls, self._after = store, calls, after
+        self._store, self._calls, self._after = flat(store), calls, after
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
+
         async def call(*arguments: Any, **named: Any) -> Any:
             self._calls -= 1
             if self._calls == 0 and not self._after:
@@ -153,7 +156,7 @@ class Interrupting:
 async def lease_of(store: PostgresMetastore, worker: str = "a") -> Lease:
     """The lease of a retention job that is claimed now."""
     job = await claim(store, "retention", key=str(uuid.uuid4()), worker=worker, lease_ms=30_000)
-    return Lease(store, job, SystemClock(), claimed_at=0.0, lease_ms=30_000)
+    return Lease(store.jobs, job, SystemClock(), claimed_at=0.0, lease_ms=30_000)
 
 
 async def enforce(store: Any, lease: Lease) -> CollectorRegistry:
@@ -173,7 +176,7 @@ async def filled(store: PostgresMetastore, files: int = 6) -> Any:
     """The cluster keeps an hour. Two partitions with extents of 1970, except the newest file's."""
     await keep(store, HOUR_MS)
     scene = await open_scene(store, partitions=2)
-    now_ms, _ = await store.oldest_extents([OldestQuery(scene.keys[0], 1)])
+    now_ms, _ = await store.retention.oldest_extents([OldestQuery(scene.keys[0], 1)])
     for number in range(files):
         stamp = now_ms if number == files - 1 else 1_000
         await scene.commit(file_of([batch(key, max_timestamp=stamp) for key in scene.keys]))
@@ -186,7 +189,7 @@ async def test_old_extents_are_removed_their_files_are_dead_and_sizes_follow(
     scene = await filled(metastore)
     registry = await enforce(metastore, await lease_of(metastore))
     assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]]
-    assert await metastore.partition_sizes(scene.keys) == [BATCH_BYTES, BATCH_BYTES]
+    assert await metastore.reports.partition_sizes(scene.keys) == [BATCH_BYTES, BATCH_BYTES]
     assert registry.get_sample_value("headrace_retention_removed_extents_total") == 10
     assert registry.get_sample_value("headrace_retention_removed_bytes_total") == 10 * BATCH_BYTES
     async with session(metastore_url) as raw:
@@ -217,27 +220,27 @@ async def test_a_batch_that_claims_too_old_a_time_ends_no_other_producers_record
     """They share an extent, which is as old as the newest of its batches; behind it nothing else goes either."""
     await keep(metastore, HOUR_MS)
     scene = await open_scene(metastore)
-    now_ms, _ = await metastore.oldest_extents([OldestQuery(scene.keys[0], 1)])
+    now_ms, _ = await metastore.retention.oldest_extents([OldestQuery(scene.keys[0], 1)])
     claims = [[1_000, now_ms], [1_000], [now_ms]]
     for claimed in claims:
         await scene.commit(file_of([batch(scene.keys[0], max_timestamp=stamp) for stamp in claimed]))
     await enforce(metastore, await lease_of(metastore))
     assert await scene.read() == [(0, 9), (10, 14), (15, 19)], "the second waits for the first"
-    await metastore.move_log_starts([LogStartTarget(scene.keys[0], 10)], max_extents=5)
+    await metastore.retention.move_log_starts([LogStartTarget(scene.keys[0], 10)], max_extents=5)
     await enforce(metastore, await lease_of(metastore))
     assert await scene.read() == [(15, 19)], "as with records that have an old timestamp"
 
 
 async def test_leftovers_of_delete_records_are_removed_under_any_rule(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
-    (answer,) = await metastore.move_log_starts([LogStartTarget(scene.keys[0], 23)], max_extents=1)
+    (answer,) = await metastore.retention.move_log_starts([LogStartTarget(scene.keys[0], 23)], max_extents=1)
     assert (answer.removed_extents, answer.has_more) == (1, True)
     assert await scene.read(0) == [(20, 24), (25, 29)], "invisible at once"
-    assert await metastore.partition_sizes(scene.keys) == [5 * BATCH_BYTES, 6 * BATCH_BYTES]
+    assert await metastore.reports.partition_sizes(scene.keys) == [5 * BATCH_BYTES, 6 * BATCH_BYTES]
     await keep(metastore, -1)
     await enforce(metastore, await lease_of(metastore))
     assert await scene.read(0) == [(20, 24), (25, 29)], "the extent with the log start is kept"
-    assert await metastore.partition_sizes(scene.keys) == [2 * BATCH_BYTES, 6 * BATCH_BYTES]
+    assert await metastore.reports.partition_sizes(scene.keys) == [2 * BATCH_BYTES, 6 * BATCH_BYTES]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -268,12 +271,12 @@ async def test_killed_at_any_step_the_next_run_ends_it(
 async def test_a_worker_that_lost_its_lease_moves_nothing(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
     lease = await lease_of(metastore)
-    await metastore.finish_job(lease.token)  # ended by its current holder
+    await metastore.jobs.finish_job(lease.token)  # ended by its current holder
     with pytest.raises(FencedError):
         await enforce(metastore, lease)
     assert len(await scene.read(0)) == 6
     with pytest.raises(FencedError):
-        await metastore.enforce_retention(
+        await metastore.retention.enforce_retention(
             [LogStartTarget(scene.keys[0], 5)], max_extents=1, by=JobToken(1 << 40, 1), metadata_offset=1 << 40
         )
 
@@ -285,13 +288,13 @@ async def test_a_topic_that_is_deleted_meanwhile_is_left_out(metastore: Postgres
 
     class Stale(Interrupting):
         async def newest_snapshot(self) -> StoredSnapshot:
-            image = await load_image(metastore)
+            image = await load_image(metastore.cluster)
             stale = dataclasses.replace(image, topics_by_name={**image.topics_by_name, "gone": gone})
             return StoredSnapshot(stale.offset, encode_snapshot(stale))
 
     await enforce(Stale(metastore, 0, after=False), await lease_of(metastore))
     assert await scene.read(0) == [(25, 29)]
-    (answer,) = await metastore.move_log_starts([LogStartTarget(partition_key(99, 0), -1)], max_extents=1)
+    (answer,) = await metastore.retention.move_log_starts([LogStartTarget(partition_key(99, 0), -1)], max_extents=1)
     assert not answer.known
 
 
@@ -305,7 +308,7 @@ async def test_a_config_that_changes_between_decision_and_deletion_applies(metas
 
         async def enforce_retention(self, *arguments: Any, **named: Any) -> Any:
             await keep(metastore, -1)
-            return await metastore.enforce_retention(*arguments, **named)
+            return await metastore.retention.enforce_retention(*arguments, **named)
 
     registry = await enforce(Raising(metastore, 0, after=False), await lease_of(metastore))
     assert registry.get_sample_value("headrace_retention_removed_extents_total") == 0
@@ -328,7 +331,7 @@ async def test_a_config_of_another_topic_that_changes_makes_retention_read_again
             if self.changes:
                 self.changes -= 1
                 await set_for_cluster(metastore, "num.partitions", 5 + self.changes)
-            return await metastore.enforce_retention(*arguments, **named)
+            return await metastore.retention.enforce_retention(*arguments, **named)
 
     await enforce(Changing(metastore, 0, after=False), await lease_of(metastore))
     assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]]

@@ -39,12 +39,12 @@ class Line(NamedTuple):
 
 
 async def audit_of(world: SegmentWorld) -> list[Record]:
-    pages = [await world.postgres.read_audit_log(n, 0, 1_000) for n in range(METADATA_PARTITIONS)]
+    pages = [await world.postgres.segment_logs.read_audit_log(n, 0, 1_000) for n in range(METADATA_PARTITIONS)]
     return [audit_record(event, "t") for page in pages for event in page.rows]
 
 
 async def log_of(world: SegmentWorld) -> list[Record]:
-    pages = [await world.postgres.read_remote_log(n, 0, 1_000) for n in range(METADATA_PARTITIONS)]
+    pages = [await world.postgres.segment_logs.read_remote_log(n, 0, 1_000) for n in range(METADATA_PARTITIONS)]
     return [log_record(row, "t") for page in pages for row in page.rows]
 
 
@@ -160,7 +160,7 @@ async def check_cache(
 ) -> None:
     """A reader gets the bytes of the segment that the text selects."""
     (selected,) = re.findall(r"selects (UUID-[A-Z])", scenario.cache) or re.findall(r"UUID-[A-Z]", scenario.cache)[:1]
-    (answer,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1_000_000)])
+    (answer,) = await world.postgres.index.find_extents([ExtentQuery(key, 0, 1_000_000)])
     (extent,) = answer.extents
     ((segment_id, epoch),) = await world.ask(
         "SELECT segment_id, epoch FROM remote_segments WHERE file_id = %s", extent.file_id
@@ -176,7 +176,7 @@ async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
     (key,) = await world.filled()
     await world.upload_by(len(scenario.initial))
     before = len(await audit_of(world))
-    await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
     expected = expected_lines(scenario)
     everything = await messages_of(world)
     assert [line[:3] for line in lines_of(everything)[before:]] == [line[:3] for line in expected[:1]]
@@ -205,7 +205,7 @@ async def test_a_partitions_deletion_line_by_line(world: SegmentWorld) -> None:
     await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
-    while await world.postgres.purge_deleted_partitions(1_000):
+    while await world.postgres.housekeeping.purge_deleted_partitions(1_000):
         pass
     await world.advance(2 * HOUR)
     await world.janitor()

@@ -56,7 +56,7 @@ class History:
             if number % 10 == 9:
                 await self.replace_topic(number)
             await self.check()
-        while (job := await self.world.postgres.claim_job("test", [COMPACT.name], 60_000)) is not None:
+        while (job := await self.world.postgres.jobs.claim_job("test", [COMPACT.name], 60_000)) is not None:
             await self.work(job)
         before = await self.records()
         await self.world.settle()
@@ -70,7 +70,7 @@ class History:
         name = self.rng.choice(sorted(self.topics))
         await delete(self.world.postgres, self.world.view.image.topics_by_name[name].topic_id)
         del self.topics[name]
-        await self.world.postgres.purge_deleted_partitions(self.rng.choice((1, 1_000)))
+        await self.world.postgres.housekeeping.purge_deleted_partitions(self.rng.choice((1, 1_000)))
         await self.create(f"t{number}")
 
     async def fill(self) -> None:
@@ -96,19 +96,19 @@ class History:
         limits = {"file_bytes": self.rng.choice((300, 1 << 20)), "extent_bytes": self.rng.choice((200, 1 << 20))}
         try:
             await world.compactor(**parts, **limits).handle(job, world.lease(job))
-            await world.postgres.finish_job(job.token)
+            await world.postgres.jobs.finish_job(job.token)
         except Killed:
             await world.advance(61)
         except EXPECTED as error:
             if not isinstance(error, FencedError):
-                await world.postgres.fail_job(job.token, str(error), 0)
+                await world.postgres.jobs.fail_job(job.token, str(error), 0)
 
     async def expire(self) -> None:
         key = self.rng.choice([key for keys in self.topics.values() for key in keys])
         extents = await self.world.extents(key)
         if extents:
             start = self.rng.choice(extents).last_offset + 1
-            await self.world.postgres.move_log_starts([LogStartTarget(key, start)], max_extents=1_000)
+            await self.world.postgres.retention.move_log_starts([LogStartTarget(key, start)], max_extents=1_000)
 
     async def keep_house(self) -> None:
         world, run = self.world, self.rng.choice(("janitor", "clean_up"))

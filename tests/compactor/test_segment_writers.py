@@ -36,8 +36,8 @@ async def jobs(world: SegmentWorld) -> list[tuple[int, int | None]]:
 async def test_what_retention_deletes_carries_its_job(world: SegmentWorld) -> None:
     key, upload = await compacted(world)
     job = await world.claim([], 1)
-    targets, head = [LogStartTarget(key, 6)], await world.postgres.metadata_head()
-    await world.postgres.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
+    targets, head = [LogStartTarget(key, 6)], await world.postgres.cluster.metadata_head()
+    await world.postgres.retention.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
     retention = job.token.job_id
     assert await jobs(world) == [(0, upload), (1, upload), (2, retention)]
     (kept,) = await world.ask("SELECT job_id FROM remote_segments WHERE state = 2")
@@ -49,7 +49,7 @@ async def test_what_retention_deletes_carries_its_job(world: SegmentWorld) -> No
 
 async def test_what_a_client_deletes_carries_no_job(world: SegmentWorld) -> None:
     key, upload = await compacted(world)
-    await world.postgres.move_log_starts([LogStartTarget(key, 6)], max_extents=10)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, 6)], max_extents=10)
     assert await jobs(world) == [(0, upload), (1, upload), (2, None)]
 
 
@@ -63,20 +63,20 @@ async def test_retention_without_its_job_is_noticed(world: SegmentWorld, metasto
 async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> None:
     (key,) = await world.filled()
     plan = CompactionJob(tuple(await world.live_files(0)), 1)
-    await world.postgres.enqueue_jobs([COMPACT.once("t", encode(plan))])
+    await world.postgres.jobs.enqueue_jobs([COMPACT.once("t", encode(plan))])
     runner = runner_in(world, lambda: 7)
     await runner.drain()
     assert await brokers(world) == [(0, 7), (1, 7)]
     job = await world.claim([], 1)  # by a process without an agent
-    targets, head = [LogStartTarget(key, 6)], await world.postgres.metadata_head()
-    await world.postgres.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
+    targets, head = [LogStartTarget(key, 6)], await world.postgres.cluster.metadata_head()
+    await world.postgres.retention.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
     assert await brokers(world) == [(0, 7), (1, 7), (2, NO_BROKER)]
 
 
 async def test_a_lease_of_an_older_worker_names_no_agent(world: SegmentWorld) -> None:
     """Although the lease before it did."""
-    await world.postgres.enqueue_jobs([COMPACT.once("t")])
-    job = await world.postgres.claim_job("new", [COMPACT.name], 1_000, node_id=7)
+    await world.postgres.jobs.enqueue_jobs([COMPACT.once("t")])
+    job = await world.postgres.jobs.claim_job("new", [COMPACT.name], 1_000, node_id=7)
     assert job is not None
     assert await world.ask("SELECT job_broker(%s)", job.token.job_id) == [(7,)]
     await world.advance(2)
@@ -94,7 +94,7 @@ def runner_in(world: SegmentWorld, node_id: Callable[[], int]) -> JobRunner:
     """The job loop of an agent's process."""
     metrics = JobMetrics(world.clock, CollectorRegistry())
     handlers = {COMPACT.name: world.compactor().handle}
-    return JobRunner(world.postgres, handlers, world.clock, world.rng, metrics, worker="here", node_id=node_id)
+    return JobRunner(world.postgres.jobs, handlers, world.clock, world.rng, metrics, worker="here", node_id=node_id)
 
 
 async def brokers(world: SegmentWorld) -> list[tuple[int, int]]:

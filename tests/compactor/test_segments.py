@@ -71,7 +71,7 @@ async def test_a_failed_upload_is_retried_under_the_same_epoch(world: SegmentWor
 async def test_a_deletion_takes_all_keys_of_its_end_offset(world: SegmentWorld) -> None:
     keys = await world.filled()
     old, new = await world.upload_by(2)
-    await world.postgres.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
+    await world.postgres.retention.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
     deletion = (await world.events())[-1]
     assert (deletion.end_offset, deletion.state) == (5, DELETING)
     assert deletion.epoch > new
@@ -102,7 +102,7 @@ async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
     await world.filled()
     await world.compact(1)
     await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
-    while await world.postgres.purge_deleted_partitions(1_000):
+    while await world.postgres.housekeeping.purge_deleted_partitions(1_000):
         pass
     found = [event.state for event in await world.events()]
     assert found == [STARTED, FINISHED, "DELETE_PARTITION_STARTED", DELETING]
@@ -156,7 +156,7 @@ async def test_killed_at_every_step_everything_comes_to_rest(world: SegmentWorld
                 await world.check_references()
                 await world.run(await world.claim_next())
             else:
-                await world.postgres.finish_job(job.token)
+                await world.postgres.jobs.finish_job(job.token)
                 break
             step += 1
         assert step > 4
@@ -264,8 +264,8 @@ async def test_a_lower_epoch_is_refused_after_a_higher_one(world: SegmentWorld) 
     early = await world.claim(await world.live_files(), 1)
     await world.compact(1)
     segment = NewSegment(uuid.uuid4(), key, 0, 5, 0, 0, 100)
-    file_id = new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 2)
-    outcome = await world.postgres.start_segments(early.token, file_id, 2, [segment])
+    file_id = new_file_id((await world.postgres.compaction.live_extents([])).wall_ms, world.rng, 2)
+    outcome = await world.postgres.segments.start_segments(early.token, file_id, 2, [segment])
     assert outcome is StartOutcome.OVERTAKEN
     assert len(await world.events()) == 2
 
@@ -278,11 +278,11 @@ async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWo
     async with session(world.url) as raw:  # the same lease, as if its job continued
         await raw.execute("UPDATE jobs SET state = 1 WHERE job_id = %s", (job.token.job_id,))
     await world.run(again)
-    born_ms = (await world.postgres.live_extents([])).wall_ms
+    born_ms = (await world.postgres.compaction.live_extents([])).wall_ms
     segment = NewSegment(uuid.uuid4(), key, 0, 5, 0, 0, 100)
     before = await world.keys()
     with pytest.raises(InvalidError, match="illegal transition of a remote segment"):
-        await world.postgres.start_segments(job.token, new_file_id(born_ms, world.rng, 1), 1, [segment])
+        await world.postgres.segments.start_segments(job.token, new_file_id(born_ms, world.rng, 1), 1, [segment])
     assert await world.keys() == before
 
 
@@ -290,13 +290,13 @@ async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
     (key,) = await world.filled()
     extents = await world.extents(key)
     mine, other = await world.claim([], 1), await world.claim([], 1)
-    file_id = new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 1)
+    file_id = new_file_id((await world.postgres.compaction.live_extents([])).wall_ms, world.rng, 1)
     segment = NewSegment(uuid.uuid4(), key, 0, 5, extents[0].leader_epoch, 0, 100)
-    assert await world.postgres.start_segments(mine.token, file_id, 1, [segment]) is StartOutcome.DONE
+    assert await world.postgres.segments.start_segments(mine.token, file_id, 1, [segment]) is StartOutcome.DONE
     inputs = tuple(SwapInput(e.last_offset, e.source) for e in extents)
     swap = Swap(key, 0, 5, 50, 100, extents[0].leader_epoch, 0, inputs)
     with pytest.raises(NotFoundError):
-        await world.postgres.swap_extents(other.token, NewFile(file_id, 1, 200, 100), [swap])
+        await world.postgres.compaction.swap_extents(other.token, NewFile(file_id, 1, 200, 100), [swap])
     assert await world.extents(key) == extents
 
 
@@ -305,7 +305,7 @@ async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> No
     await world.compact(1)
     (merged,) = await world.live_files()
     before = [await world.records(key) for key in keys[1:]]
-    await world.postgres.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
+    await world.postgres.retention.move_log_starts([LogStartTarget(keys[0], TO_HIGH_WATERMARK)], max_extents=1_000)
     await world.advance(2 * HOUR)
     await world.janitor()
     assert DELETED in [event.state for event in await world.events()], "its range is not reachable any more"
@@ -313,7 +313,7 @@ async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> No
     await world.settle()
     assert await world.objects() == {merged}
     assert [await world.records(key) for key in keys[1:]] == before
-    await world.postgres.move_log_starts(
+    await world.postgres.retention.move_log_starts(
         [LogStartTarget(key, TO_HIGH_WATERMARK) for key in keys[1:]], max_extents=1_000
     )
     await world.settle()
@@ -324,7 +324,7 @@ async def test_an_object_goes_with_its_last_reference(world: SegmentWorld) -> No
 async def test_nothing_is_finished_before_its_object_is_gone(world: SegmentWorld) -> None:
     (key,) = await world.filled()
     await world.compact(1)
-    await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
 
     async def delete_none(keys: object) -> list[str]:
         return []
@@ -342,7 +342,7 @@ async def test_readers_keep_what_they_may_still_read(world: SegmentWorld) -> Non
     (key,) = await world.filled()
     await world.compact(1)
     await set_for_cluster(world.postgres, "file.delete.delay.ms", 4 * HOUR * 1000)
-    await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK)], max_extents=1_000)
     await world.advance(3 * HOUR)
     await world.janitor()
     assert (await world.events())[-1].state == DELETING

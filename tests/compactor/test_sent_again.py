@@ -42,9 +42,10 @@ async def _forget(world: CompactionWorld, offset: int) -> None:
 
 
 async def _planned(world: CompactionWorld, fed: dict[uuid.UUID, set[OffsetRange]]) -> int:
-    topics = (await load_image(world.postgres)).topics_by_id
+    topics = (await load_image(world.postgres.cluster)).topics_by_id
     return sum(
-        batch.records for batch in (await plan_put_back(world.postgres, reads_of(world.store), fed, topics)).batches
+        batch.records
+        for batch in (await plan_put_back(world.postgres.index, reads_of(world.store), fed, topics)).batches
     )
 
 

@@ -113,10 +113,10 @@ class SparkWorld(CompactionWorld):
         """One large job over all files that hold something of these partitions."""
         files = sorted({extent.file_id for extent in await self.extents(*keys)})
         job = CompactionJob(tuple(files), 2, is_large=True)
-        await self.postgres.enqueue_jobs([COMPACT_LARGE.once(str(uuid.uuid4()), encode(job))])
+        await self.postgres.jobs.enqueue_jobs([COMPACT_LARGE.once(str(uuid.uuid4()), encode(job))])
 
     async def claim_large(self) -> Job:
-        job = await self.postgres.claim_job("test", [COMPACT_LARGE.name], LEASE_MS)
+        job = await self.postgres.jobs.claim_job("test", [COMPACT_LARGE.name], LEASE_MS)
         assert job is not None
         return job
 
@@ -183,7 +183,7 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
     compactor = world.compactor()
     metrics = JobMetrics(world.clock, CollectorRegistry())
     runner = JobRunner(
-        world.postgres, {COMPACT_LARGE.name: compactor.handle}, world.clock, world.rng, metrics, worker="local"
+        world.postgres.jobs, {COMPACT_LARGE.name: compactor.handle}, world.clock, world.rng, metrics, worker="local"
     )
     async with asyncio.timeout(SPARK_SECONDS):
         while not await done(world):
@@ -273,7 +273,7 @@ def end_waiting_swaps(blocker: psycopg.Connection) -> None:
 
 async def done(world: SparkWorld) -> bool:
     """Return whether no job waits or runs."""
-    return await world.postgres.unfinished_payloads(COMPACT_LARGE.name) == [[]]
+    return await world.postgres.compaction.unfinished_payloads(COMPACT_LARGE.name) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def _partition(number: int, size: int) -> PartitionPlan:
 async def test_a_driver_takes_no_job_from_an_old_primary(world: CompactionWorld, tmp_path: Path) -> None:
     bucket = DirectoryStore(tmp_path / "bucket", SystemClock())
     await write_cluster_id(bucket, world.postgres.cluster_id)
-    await LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
+    await LifeKeeper(world.postgres.life, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
     settings = Settings(metastore_url=world.url, bucket=(tmp_path / "bucket").as_uri())
     given = {"part_bytes": 1, "lease_ms": LEASE_MS, "spark_log_level": "ERROR"}
     assert not (await work(settings, **given)).done, "no large job is due"  # type: ignore[arg-type]

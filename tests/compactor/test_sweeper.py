@@ -137,7 +137,7 @@ async def test_a_sweep_goes_on_behind_the_last_finished_page(
         await world.run("sweep", Tripwire(12, after=True))
     job, lease = await world.claim("sweep")
     assert job.progress in keys[1:-1]
-    await world.metastore.release_job(lease.token)
+    await world.metastore.jobs.release_job(lease.token)
     await world.run("sweep")
     assert await world.store.keys() == world.store.refuse, "what the store refuses holds up nothing"
     world.store.refuse = set()

@@ -78,11 +78,11 @@ class UnequalFiles:
 
     async def pass_seconds(self, seconds: float) -> None:
         """Processes report, the controller looks, background work does what it may."""
-        lease = await self.store.hold_controller_lease(1, uuid.UUID(int=1), 3_600_000)
+        lease = await self.store.controller.hold_controller_lease(1, uuid.UUID(int=1), 3_600_000)
         for _ in range(int(seconds / LOOK_SECONDS)):
             for reporter in self.reporters.values():
                 await reporter.report()
-            await self.recorder.record(lease.controller_epoch, await load_image(self.store), True)
+            await self.recorder.record(lease.controller_epoch, await load_image(self.store.cluster), True)
             await self.clock.advance(LOOK_SECONDS)
             self.ahead += LOOK_SECONDS
             async with session(self.url) as raw:
@@ -93,10 +93,10 @@ class UnequalFiles:
             ("sweep", Sweeper(self.store, self.bucket, self.deletions)),
         ):
             job = await claim(self.store, kind)
-            await handler(job, Lease(self.store, job, self.clock, claimed_at=0.0, lease_ms=60_000))
-            await self.store.finish_job(job.token)
-        await self.store.expire_producer_state(100)
-        await self.store.expire_group_offsets(100)
+            await handler(job, Lease(self.store.jobs, job, self.clock, claimed_at=0.0, lease_ms=60_000))
+            await self.store.jobs.finish_job(job.token)
+        await self.store.housekeeping.expire_producer_state(100)
+        await self.store.housekeeping.expire_group_offsets(100)
 
     async def kept(self) -> dict[str, int]:
         """Counts of all that might be deleted or forgotten."""
@@ -108,7 +108,7 @@ class UnequalFiles:
         return counts | {"objects": len([info async for info in self.bucket.list_objects("segments/")])}
 
     async def value(self, name: str) -> str | None:
-        return (await self.store.cluster_configs()).get(name)
+        return (await self.store.cluster.cluster_configs()).get(name)
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ async def cluster(metastore: PostgresMetastore, metastore_url: str, fake_clock: 
     for file_id in [new_file_id(1_000, random.Random(5))]:
         await made.bucket.put(object_key(file_id), b"orphan")
     agent = await join(metastore)
-    claim = await metastore.claim_group("readers", *agent)
+    claim = await metastore.groups.claim_group("readers", *agent)
     assert claim is not None
-    assert await metastore.commit_offsets("readers", claim.coordinator_epoch, [CommittedOffset(key, 1, -1, "")])
-    await metastore.unregister_agent(*agent)
-    await metastore.unregister_agent(*scene.agent)
+    assert await metastore.groups.commit_offsets("readers", claim.coordinator_epoch, [CommittedOffset(key, 1, -1, "")])
+    await metastore.cluster.unregister_agent(*agent)
+    await metastore.cluster.unregister_agent(*scene.agent)
     made.ahead = RECORDS_AGE_HOURS * HOUR
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE segment_files SET dead_at = committed_at WHERE live_bytes = 0")
@@ -141,11 +141,11 @@ async def test_a_rolling_upgrade_with_unequal_files_deletes_nothing_until_they_a
     old = await join(cluster.store)  # an agent of an older version: it serves, and reports nothing
     await cluster.begin_process("compactor-168")
     await cluster.pass_seconds(10 * SETTLE_SECONDS)
-    assert await cluster.store.cluster_configs() == {}, "the old agent's file may say something else"
+    assert await cluster.store.cluster.cluster_configs() == {}, "the old agent's file may say something else"
     assert await cluster.kept() == everything
 
     await beat(cluster.store, old)
-    await cluster.store.unregister_agent(*old)
+    await cluster.store.cluster.unregister_agent(*old)
     await cluster.begin_process("agent-720", log_retention_hours=720, file_delete_delay_ms=86_400_000)
     await cluster.pass_seconds(10 * SETTLE_SECONDS)
     assert await cluster.value("log.retention.ms") is None
@@ -182,9 +182,11 @@ async def test_a_value_that_was_set_stays_while_every_process_restarts_with_anot
     """Also for a worker that starts from a snapshot of the metadata log."""
     await set_for_cluster(cluster.store, "log.retention.ms", 720 * HOUR * 1_000)
     everything = await cluster.kept()
-    image = await load_image(cluster.store)
-    lease = await cluster.store.hold_controller_lease(1, uuid.UUID(int=1), 3_600_000)
-    await cluster.store.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+    image = await load_image(cluster.store.cluster)
+    lease = await cluster.store.controller.hold_controller_lease(1, uuid.UUID(int=1), 3_600_000)
+    await cluster.store.controller.save_snapshot(
+        lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image))
+    )
     for life in range(3):
         await cluster.begin_process(f"worker-{life}", log_retention_hours=1)
         await cluster.pass_seconds(2 * SETTLE_SECONDS)

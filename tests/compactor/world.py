@@ -53,7 +53,7 @@ class CompactionWorld(PostgresWorld):
 
     async def extents(self, *keys: int) -> list[Extent]:
         """Return what the metastore says of these partitions, whole."""
-        found = await self.postgres.find_extents([ExtentQuery(key, 0, 1 << 40) for key in keys])
+        found = await self.postgres.index.find_extents([ExtentQuery(key, 0, 1 << 40) for key in keys])
         return [extent for partition in found for extent in partition.extents]
 
     async def batches(self, key: int, offset: int = 0) -> list[bytes]:
@@ -128,12 +128,12 @@ class CompactionWorld(PostgresWorld):
     async def claim(self, file_ids: Sequence[uuid.UUID], level: int, *, lease_ms: int = LEASE_MS) -> Job:
         """A new job over these files, leased."""
         job = COMPACT.once(str(uuid.uuid4()), encode(CompactionJob(tuple(file_ids), level)))
-        await self.postgres.enqueue_jobs([job])
+        await self.postgres.jobs.enqueue_jobs([job])
         return await self.claim_next(lease_ms=lease_ms)
 
     async def claim_next(self, *, lease_ms: int = LEASE_MS) -> Job:
         """The next job that is due, regardless of its previous holder."""
-        claimed = await self.postgres.claim_job("test", [COMPACT.name], lease_ms)
+        claimed = await self.postgres.jobs.claim_job("test", [COMPACT.name], lease_ms)
         assert claimed is not None
         return claimed
 
@@ -152,18 +152,18 @@ class CompactionWorld(PostgresWorld):
 
     def lease(self, job: Job, *, lease_ms: int = LEASE_MS) -> Lease:
         """The lease of a job that was claimed just now."""
-        return Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=lease_ms)
+        return Lease(self.postgres.jobs, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=lease_ms)
 
     async def run_job(self, kind: str, handler: JobHandler) -> None:
         """A job of that kind, from its claim to its end."""
         job = await claim(self.postgres, kind)
         await handler(job, self.lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     async def run(self, job: Job, compactor: Compactor | None = None) -> None:
         """Carry the job out under its lease, and end it."""
         await (compactor or self.compactor()).handle(job, self.lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     async def compact(self, level: int, **limits: Any) -> None:
         """Merge all files below `level` into files of it."""

@@ -19,6 +19,7 @@ from tests.metastore.sessions import move_time, rows, session, set_for_cluster
 from tests.model.file_model import ShiftedClock
 from tests.model.segment_api import LifecycleApi
 from tests.model.segment_end_model import ModelLifecycle
+from tests.nouns import flat
 
 KEYS = """
 SELECT topic_id, partition_index, end_offset, epoch, state, cause, segment_id, file_id, start_offset, live_extents,
@@ -77,7 +78,7 @@ class Sides:
         """Begin the history at level 1, with the same epochs from here on."""
         with_keys(self.url)
         await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
-        self.model.incarnation_id = (await self.postgres.janitor_state()).incarnation_id
+        self.model.incarnation_id = (await self.postgres.files.janitor_state()).incarnation_id
         async with session(self.url) as raw:
             ((last, is_called),) = await rows(raw, "SELECT last_value, is_called FROM segment_epochs")
         self.model.last_epoch = last if is_called else last - 1
@@ -90,7 +91,7 @@ class Sides:
 
     async def both(self, ask: Callable[[Any, int], Awaitable[Any]]) -> Any:
         """The answer, or the error's type, which must be the same."""
-        found = [await _outcome(ask(api, side)) for side, api in enumerate((self.postgres, self.api))]
+        found = [await _outcome(ask(api, side)) for side, api in enumerate((flat(self.postgres), self.api))]
         assert found[0] == found[1], f"postgres says {found[0]}, the model {found[1]}"
         return found[0]
 
@@ -98,9 +99,9 @@ class Sides:
         """A lease on both sides: of a new job, or of one with a lease that is over."""
         if is_new:
             job = NewJob(kind, str(self.rng.getrandbits(64)))
-            await self.postgres.enqueue_jobs([job])
+            await self.postgres.jobs.enqueue_jobs([job])
             await self.model.jobs.enqueue_jobs([job])
-        real = await self.postgres.claim_job("test", [kind], lease_ms)
+        real = await self.postgres.jobs.claim_job("test", [kind], lease_ms)
         modelled = await self.model.jobs.claim_job("test", [kind], lease_ms)
         if real is None or modelled is None:
             assert real is modelled

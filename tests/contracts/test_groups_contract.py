@@ -51,20 +51,20 @@ class InPostgres:
     """The real thing."""
 
     def __init__(self, metastore: PostgresMetastore) -> None:
-        self.api = metastore
+        self.metastore, self.api = metastore, metastore.groups
 
     async def agent(self) -> RegisteredAgent:
-        return await join(self.api)
+        return await join(self.metastore)
 
     async def fence(self, agent: RegisteredAgent) -> None:
-        assert (await beat(self.api, agent, want_fence=True)).is_fenced
+        assert (await beat(self.metastore, agent, want_fence=True)).is_fenced
 
     async def partitions(self, count: int) -> list[int]:
-        self._scene = await open_scene(self.api, partitions=count)
+        self._scene = await open_scene(self.metastore, partitions=count)
         return self._scene.keys
 
     async def delete_topic(self) -> None:
-        await delete(self.api, self._scene.topic.topic_id)
+        await delete(self.metastore, self._scene.topic.topic_id)
 
 
 class InFake:

@@ -7,8 +7,9 @@ from typing import Protocol
 
 import pytest
 
+from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import Job, JobApi, JobSchedule, JobState, JobToken, NewJob
-from headrace.metastore.api.reports import JobStatus
+from headrace.metastore.api.reports import JobStatus, ReportApi
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
 from tests.manual_clock import ManualClock
@@ -23,6 +24,10 @@ class JobsUnderTest(Protocol):
 
     @property
     def api(self) -> JobApi: ...
+    @property
+    def reports(self) -> ReportApi: ...
+    @property
+    def housekeeping(self) -> HousekeepingApi: ...
     async def move_clock(self, total_seconds: float) -> None:
         """Let its clock be this far ahead of where it was at first."""
 
@@ -34,14 +39,15 @@ class InPostgres:
     """The real thing."""
 
     def __init__(self, metastore: PostgresMetastore, url: str) -> None:
-        self.api, self._url = metastore, url
+        self.api, self.reports, self.housekeeping = metastore.jobs, metastore.reports, metastore.housekeeping
+        self._metastore, self._url = metastore, url
 
     async def move_clock(self, total_seconds: float) -> None:
         async with session(self._url) as connection:
             await move_time(connection, total_seconds)
 
     async def controller_epoch(self) -> int:
-        return (await self.api.hold_controller_lease(0, uuid.UUID(int=1), 60_000)).controller_epoch
+        return (await self._metastore.controller.hold_controller_lease(0, uuid.UUID(int=1), 60_000)).controller_epoch
 
 
 class InModel:
@@ -49,7 +55,7 @@ class InModel:
 
     def __init__(self) -> None:
         self._clock, self._ahead = ManualClock(), 0.0
-        self.api = ModelJobs(self._clock)
+        self.api = self.reports = self.housekeeping = ModelJobs(self._clock)
 
     async def move_clock(self, total_seconds: float) -> None:
         self._clock.jump(total_seconds - self._ahead)
@@ -73,9 +79,9 @@ async def claim(api: JobApi, worker: str = "a", *kinds: str) -> Job:
     return job
 
 
-async def only_job(api: JobApi) -> JobStatus:
+async def only_job(jobs: JobsUnderTest) -> JobStatus:
     """The only job that is listed."""
-    (status,) = await api.list_jobs(10)
+    (status,) = await jobs.reports.list_jobs(10)
     return status
 
 
@@ -91,7 +97,7 @@ async def test_a_job_is_enqueued_once_claimed_once_and_done(jobs: JobsUnderTest)
     await api.finish_job(first.token)
     await api.finish_job(first.token)  # its answer was lost
     assert await api.enqueue_jobs([NewJob("merge", "x")]) == [True]
-    counted = {(kind, state): jobs for kind, state, jobs, _ in await api.count_jobs()}
+    counted = {(kind, state): jobs for kind, state, jobs, _ in await jobs.reports.count_jobs()}
     assert counted == {
         ("merge", JobState.WAITING): 1,
         ("merge", JobState.LEASED): 1,
@@ -116,7 +122,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(jobs: JobsUnderTest)
     await jobs.move_clock(LEASE_MS / 1000 + 1)
     new = await claim(api, "new")
     assert (new.token, new.attempts, new.progress) == (JobToken(old.token.job_id, old.token.epoch + 1), 2, "half way")
-    before = await only_job(api)
+    before = await only_job(jobs)
     for act in (
         api.heartbeat_job(old.token, LEASE_MS, "still me"),
         api.finish_job(old.token),
@@ -126,7 +132,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(jobs: JobsUnderTest)
     ):
         with pytest.raises(FencedError):
             await act
-    assert await only_job(api) == before
+    assert await only_job(jobs) == before
     assert await api.enqueue_jobs([NewJob("merge", "z")], by=new.token) == [True]
 
 
@@ -138,7 +144,7 @@ async def test_an_expired_lease_holds_until_another_worker_claims_the_job(jobs: 
     await api.heartbeat_job(job.token, LEASE_MS, "")
     assert await api.claim_job("b", ["merge"], LEASE_MS) is None
     await api.finish_job(job.token)
-    assert (await only_job(api)).state is JobState.DONE
+    assert (await only_job(jobs)).state is JobState.DONE
 
 
 async def test_a_job_that_fails_waits_and_is_given_up_in_the_end(jobs: JobsUnderTest) -> None:
@@ -151,7 +157,7 @@ async def test_a_job_that_fails_waits_and_is_given_up_in_the_end(jobs: JobsUnder
     await jobs.move_clock(6)
     job = await claim(api)
     assert await api.fail_job(job.token, "bucket still away", 5_000) is JobState.GIVEN_UP
-    status = await only_job(api)
+    status = await only_job(jobs)
     assert (status.state, status.attempts, status.last_error) == (JobState.GIVEN_UP, 2, "bucket still away")
     assert await api.enqueue_jobs([NewJob("merge", "x")]) == [True]
 
@@ -163,7 +169,7 @@ async def test_work_that_kills_its_worker_is_given_up(jobs: JobsUnderTest) -> No
         await claim(api)
         await jobs.move_clock(attempt * 60)
     assert await api.claim_job("a", ["merge"], LEASE_MS) is None
-    status = await only_job(api)
+    status = await only_job(jobs)
     assert (status.state, status.last_error) == (JobState.GIVEN_UP, "its leases ran out")
 
 
@@ -198,7 +204,7 @@ async def test_periodic_jobs_come_again_one_period_after_they_ended(jobs: JobsUn
     again = await claim(api, "a", "retention")
     assert (again.token.job_id, again.attempts) == (job.token.job_id, 1)
     assert await api.fail_job(again.token, "broken", None) is JobState.WAITING  # never given up
-    assert (await only_job(api)).last_error == "broken"
+    assert (await only_job(jobs)).last_error == "broken"
 
 
 async def test_a_shorter_period_and_a_clock_that_went_back_do_not_leave_a_job_waiting(jobs: JobsUnderTest) -> None:
@@ -221,7 +227,7 @@ async def test_an_old_controller_schedules_nothing(jobs: JobsUnderTest) -> None:
     epoch = await jobs.controller_epoch()
     with pytest.raises(FencedError):
         await api.schedule_jobs(epoch - 1, [JobSchedule("retention", 300_000)])
-    assert await api.list_jobs(10) == []
+    assert await jobs.reports.list_jobs(10) == []
 
 
 async def test_finished_jobs_are_kept_for_a_day(jobs: JobsUnderTest) -> None:
@@ -229,10 +235,10 @@ async def test_finished_jobs_are_kept_for_a_day(jobs: JobsUnderTest) -> None:
     await api.enqueue_jobs([NewJob("merge", "x"), NewJob("merge", "y"), NewJob("merge", "z")])
     for _ in range(2):
         await api.finish_job((await claim(api)).token)
-    assert await api.prune_jobs(10) == 0
+    assert await jobs.housekeeping.prune_jobs(10) == 0
     await jobs.move_clock(86_401)
-    assert [await api.prune_jobs(1) for _ in range(3)] == [1, 1, 0]
-    assert (await only_job(api)).key == "z"
+    assert [await jobs.housekeeping.prune_jobs(1) for _ in range(3)] == [1, 1, 0]
+    assert (await only_job(jobs)).key == "z"
 
 
 async def test_jobs_that_no_worker_finishes_are_handed_over_and_start_again(jobs: JobsUnderTest) -> None:
@@ -277,14 +283,14 @@ async def test_it_is_counted_how_long_jobs_wait_for_a_worker(jobs: JobsUnderTest
     await api.enqueue_jobs([NewJob("merge", "x"), NewJob("merge", "y", delay_ms=60_000), NewJob("sweep", "")])
     sweep = await claim(api, "a", "sweep")
     await jobs.move_clock(20)
-    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await jobs.reports.count_jobs()}
     assert 20_000 <= overdue.pop(("merge", JobState.WAITING)) < 50_000
     assert overdue == {("sweep", JobState.LEASED): 0}
     await jobs.move_clock(LEASE_MS / 1000 + 20)  # its holder crashed
-    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await jobs.reports.count_jobs()}
     assert 10_000 <= overdue["sweep", JobState.LEASED] < 50_000
     await api.heartbeat_job(sweep.token, LEASE_MS, "")
     await api.finish_job(sweep.token)
     await jobs.move_clock(3600)
-    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await jobs.reports.count_jobs()}
     assert overdue["sweep", JobState.DONE] == 0

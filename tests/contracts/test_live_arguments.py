@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.live_arguments import JUNK, operations, spoil_arguments, spoiled
+from tests.live_arguments import JUNK, implementations, spoil_arguments, spoiled
 
 _CONTAINER = re.compile(r"\b(Sequence|Mapping|Set|AbstractSet|Iterable|Collection|list|dict|set)\b")
 _Position = tuple[int, int]
@@ -54,7 +54,7 @@ def _end(node: Any) -> _Position:
 
 
 def test_no_operation_looks_at_an_argument_after_it_began_to_wait() -> None:
-    found = {name: looks_late(inspect.unwrap(getattr(PostgresMetastore, name))) for name in operations()}
+    found = {name: looks_late(inspect.unwrap(found)) for name, found in implementations().items()}
     assert len(found) > 100
     assert {name: late for name, late in found.items() if late} == {}
 
@@ -102,4 +102,4 @@ async def test_what_is_kept_changes_and_the_callers_own_does_not(monkeypatch: py
     await spoiled(_Keeping.keep)(keeping, keys)
     assert (keeping.kept, keys) == ([JUNK], [1, 2])
     spoil_arguments(monkeypatch, PostgresMetastore)
-    assert all(hasattr(getattr(PostgresMetastore, name), "is_spoiled") for name in operations())
+    assert all(hasattr(found, "is_spoiled") for found in implementations().values())

@@ -93,7 +93,7 @@ class History:
     async def end_lease(self) -> None:
         if self.tokens:
             tokens = self.rng.choice((self.tokens[-1], *self.tokens[-4:]))
-            jobs = self.sides.postgres, self.model.jobs
+            jobs = self.sides.postgres.jobs, self.model.jobs
             await self.sides.both(lambda _, side: jobs[side].finish_job(tokens[side]))
 
     async def start(self) -> None:
@@ -164,7 +164,7 @@ class History:
 
     async def purge(self) -> None:
         limit = self.rng.choice((2, ALL))
-        await self.sides.postgres.purge_deleted_partitions(limit)
+        await self.sides.postgres.housekeeping.purge_deleted_partitions(limit)
         self.model.purge(limit)
 
     async def old(self) -> None:
@@ -221,7 +221,7 @@ async def end_together(sides: Sides, *, by_purge: bool) -> None:
     if by_purge:
         await delete(sides.postgres, topic.topic_id)
         sides.model.delete_topic(topic.topic_number)
-        await sides.postgres.purge_deleted_partitions(ALL)
+        await sides.postgres.housekeeping.purge_deleted_partitions(ALL)
         sides.model.purge(ALL)
     else:
         target = LogStartTarget(key, 20)

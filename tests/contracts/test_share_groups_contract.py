@@ -21,7 +21,7 @@ from tests.metastore.sessions import session
 
 MEMBERS = GroupRecord(GroupKind.SHARE, "Stable", "share", ("events",), b"members")
 EMPTY = MEMBERS._replace(state="Empty")
-Write = Callable[[PostgresMetastore | FakeGroupApi, int, int], Awaitable[object]]
+Write = Callable[[GroupApi, int, int], Awaitable[object]]
 WRITES: list[Write] = [
     lambda api, epoch, key: api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 9, b"late")]),
     lambda api, epoch, key: api.delete_offsets("g", epoch, [key]),
@@ -35,12 +35,6 @@ def groups(request: pytest.FixtureRequest) -> GroupsUnderTest:
     return InPostgres(request.getfixturevalue("metastore"))
 
 
-def api_of(groups: GroupsUnderTest) -> PostgresMetastore | FakeGroupApi:
-    """Both parts of the interface."""
-    assert isinstance(groups.api, PostgresMetastore | FakeGroupApi)
-    return groups.api
-
-
 async def stored(api: GroupApi, group_id: str = "g") -> list[tuple[int, int, bytes]]:
     """Rows without their high watermarks."""
     return [row[:3] for row in await api.load_share_partitions(group_id)]
@@ -48,7 +42,7 @@ async def stored(api: GroupApi, group_id: str = "g") -> list[tuple[int, int, byt
 
 @pytest.mark.requirement("X12")
 async def test_the_last_state_of_each_partition_is_kept(groups: GroupsUnderTest) -> None:
-    api, epoch, keys = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(3)
+    api, epoch, keys = groups.api, await claimed(groups, await groups.agent()), await groups.partitions(3)
     rows = [StoredSharePartition(key, 5, b"kept") for key in reversed(keys)]
     assert await api.store_share_partitions("g", epoch, 1, rows) == [True, True, True]
     assert await api.store_share_partitions("g", epoch, 2, [StoredSharePartition(keys[1], 6, b"")]) == [True]
@@ -59,7 +53,7 @@ async def test_the_last_state_of_each_partition_is_kept(groups: GroupsUnderTest)
 @pytest.mark.requirement("X12")
 @pytest.mark.parametrize("operation", WRITES)
 async def test_a_stale_coordinator_changes_nothing(groups: GroupsUnderTest, operation: Write) -> None:
-    api, agent, (key,) = api_of(groups), await groups.agent(), await groups.partitions(1)
+    api, agent, (key,) = groups.api, await groups.agent(), await groups.partitions(1)
     stale = await claimed(groups, agent)
     epoch = await claimed(groups, agent)
     await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"now")])
@@ -69,7 +63,7 @@ async def test_a_stale_coordinator_changes_nothing(groups: GroupsUnderTest, oper
 
 
 async def test_a_deleted_partition_takes_its_row_along(groups: GroupsUnderTest) -> None:
-    api, epoch, (key,) = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(1)
+    api, epoch, (key,) = groups.api, await claimed(groups, await groups.agent()), await groups.partitions(1)
     await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"")])
     await groups.delete_topic()
     assert await stored(api) == []
@@ -77,7 +71,7 @@ async def test_a_deleted_partition_takes_its_row_along(groups: GroupsUnderTest) 
 
 
 async def test_a_deleted_group_takes_its_rows_along(groups: GroupsUnderTest) -> None:
-    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    api, agent, keys = groups.api, await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
     await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"") for key in keys])
     assert await api.delete_group("g", epoch)
@@ -85,7 +79,7 @@ async def test_a_deleted_group_takes_its_rows_along(groups: GroupsUnderTest) -> 
 
 
 async def test_a_group_without_members_stays_until_it_is_deleted(groups: GroupsUnderTest) -> None:
-    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    api, agent, keys = groups.api, await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
     await api.save_group("g", epoch, EMPTY)
     await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"") for key in keys])
@@ -106,8 +100,8 @@ async def test_rows_come_with_the_high_watermark_of_the_same_snapshot(metastore:
     epoch = await claimed(groups, await groups.agent())
     scene = await open_scene(metastore, partitions=1)
     (key,) = scene.keys
-    await metastore.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 0, b"")])
-    assert await metastore.load_share_partitions("g") == [LoadedSharePartition(key, 0, b"", 0)]
+    await metastore.groups.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 0, b"")])
+    assert await metastore.groups.load_share_partitions("g") == [LoadedSharePartition(key, 0, b"", 0)]
 
 
 @pytest.mark.requirement("X4")
@@ -128,7 +122,7 @@ async def test_a_claim_of_an_earlier_life_stores_nothing(metastore: PostgresMeta
 @pytest.mark.requirement("X12")
 async def test_a_write_that_arrives_late_stores_nothing(groups: GroupsUnderTest) -> None:
     """One with an unknown outcome, after it was repeated with what had changed since."""
-    api, agent, (key,) = api_of(groups), await groups.agent(), await groups.partitions(1)
+    api, agent, (key,) = groups.api, await groups.agent(), await groups.partitions(1)
     epoch = await claimed(groups, agent)
     assert await api.store_share_partitions("g", epoch, 2, [StoredSharePartition(key, 6, b"later")]) == [True]
     assert await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 5, b"late")]) == [True]
@@ -143,7 +137,7 @@ async def test_the_first_write_of_a_life_keeps_what_the_life_found(
     groups: GroupsUnderTest, request: pytest.FixtureRequest
 ) -> None:
     """And later writes keep that; a row that begins in the life has nothing."""
-    api, agent, (old, new) = api_of(groups), await groups.agent(), await groups.partitions(2)
+    api, agent, (old, new) = groups.api, await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
     for revision, start in ((1, 7), (2, 5), (3, 9)):
         await api.store_share_partitions("g", epoch, revision, [StoredSharePartition(old, start, b"%d" % start)])
@@ -168,7 +162,7 @@ async def test_the_first_write_of_a_life_keeps_what_the_life_found(
 
 
 async def test_states_of_all_groups_come_in_pages(groups: GroupsUnderTest) -> None:
-    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    api, agent, keys = groups.api, await groups.agent(), await groups.partitions(2)
     for name in ("b", "a"):
         epoch = await claimed(groups, agent, name)
         await api.store_share_partitions(name, epoch, 1, [StoredSharePartition(key, 1, b"") for key in keys])

@@ -41,8 +41,8 @@ class _Growth:
 
     def __init__(self, metastore: PostgresMetastore) -> None:
         self._registry = CollectorRegistry()
-        self._sizes = TopicSizes(metastore, 10, self._registry)
-        self._follower = MetadataFollower(metastore)
+        self._sizes = TopicSizes(metastore.reports, 10, self._registry)
+        self._follower = MetadataFollower(metastore.cluster)
 
     async def page(self) -> str:
         await self._sizes.refresh(1, await self._follower.catch_up(), True)

@@ -41,7 +41,7 @@ class DirectoryWorld(CompactionWorld):
 
     async def _note_damage(self, found: Sequence[FoundDamage]) -> None:
         self.noted += found
-        await self.postgres.note_damage(found)
+        await self.postgres.compaction.note_damage(found)
 
     async def command(self, capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
         """Run `headrace` with these words, on this metastore and bucket."""

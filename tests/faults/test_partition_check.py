@@ -104,7 +104,7 @@ async def test_an_object_that_is_gone_has_no_copy_unless_its_sources_are_there(
         if file["dead_at"]:
             (world.folder / object_key(file_id)).unlink()
     row = DamagedExtent(*(extent.file_id, extent.position, extent.length, key, 0, 8), DamageKind.MISSING, "gone")
-    await world.postgres.note_damage([FoundDamage(row, 0, 8)])
+    await world.postgres.compaction.note_damage([FoundDamage(row, 0, 8)])
     (found,) = (await checked(world, capsys))["problems"]
     assert found["copy"] is None
     assert found["found"] is not None
@@ -174,13 +174,13 @@ async def test_a_part_of_a_long_partition_and_what_is_behind(
             " committed_at) VALUES ('slow', %s, 2, 0, '', clock_timestamp())",
             [key],
         )
-        await world.postgres.enqueue_jobs([NewJob("plan", "late")])
+        await world.postgres.jobs.enqueue_jobs([NewJob("plan", "late")])
         await connection.execute("UPDATE jobs SET due_at = clock_timestamp() - interval '1 hour' WHERE key = 'late'")
     (slow,) = (await checked(world, capsys, status=0))["behind"]
     assert slow["what"] == "group slow"
     assert slow["found"].startswith("7 records behind, at offset 2; that one is ")
     assert slow["to_do"].startswith("headrace groups describe slow --members")
-    await world.postgres.move_log_starts([LogStartTarget(key, 5)], max_extents=10)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, 5)], max_extents=10)
     (slow,) = (await checked(world, capsys, status=0))["behind"]
     assert slow["found"] == "its next offset 2 is below the log start 5: it was deleted unread"
     text = await world.command(capsys, "partitions", "check", "orders", status=0)

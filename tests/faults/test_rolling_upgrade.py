@@ -70,11 +70,11 @@ async def _format_of(url: str, level: int | None = None) -> int:
     metastore = await PostgresMetastore.open(url, Settings())
     try:
         while level is not None:
-            image = await load_image(metastore)
+            image = await load_image(metastore.cluster)
             record = change_feature(image, METADATA_FORMAT, level, allow_downgrade=False)
-            if record is None or await metastore.append_records(image.offset, [record]):
+            if record is None or await metastore.cluster.append_records(image.offset, [record]):
                 break
-        return (await load_image(metastore)).metadata_format
+        return (await load_image(metastore.cluster)).metadata_format
     finally:
         await metastore.close()
 

@@ -241,7 +241,7 @@ def _seal_while_it_runs(planted: Planted, url: str) -> dict[str, bytes]:
 async def _keys_of_orders(settings: Settings) -> dict[str, bytes]:
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        (keys,) = (await load_image(metastore)).scram_credentials["orders"]
+        (keys,) = (await load_image(metastore.cluster)).scram_credentials["orders"]
     finally:
         await metastore.close()
     assert isinstance(keys, ScramKeys)

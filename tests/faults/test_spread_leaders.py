@@ -35,10 +35,10 @@ async def _raise(url: str, level: int) -> None:
     try:
         done = False
         while not done:
-            image = await load_image(store)
+            image = await load_image(store.cluster)
             record = change_feature(image, LEADER_SPREAD, level, allow_downgrade=False)
             assert record is not None
-            done = await store.append_records(image.offset, [record])
+            done = await store.cluster.append_records(image.offset, [record])
     finally:
         await store.close()
 
@@ -46,7 +46,7 @@ async def _raise(url: str, level: int) -> None:
 async def _grow(url: str, shards: int) -> None:
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
     try:
-        while not await store.grow_commit_shards(shards, await store.metadata_head()):
+        while not await store.cluster.grow_commit_shards(shards, await store.cluster.metadata_head()):
             pass
     finally:
         await store.close()

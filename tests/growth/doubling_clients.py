@@ -99,7 +99,7 @@ async def boundaries(metastore_url: str, sent: Sent) -> dict[int, int]:
     store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
     try:
         while True:
-            splits = (await load_image(store)).topics_by_name[TOPIC].splits
+            splits = (await load_image(store.cluster)).topics_by_name[TOPIC].splits
             found = {parent: split.boundary for parent, split in splits.items() if split.boundary is not None}
             if splits and not sent.doubled_at:
                 sent.doubled_at = time.monotonic()

@@ -19,7 +19,7 @@ BOUNDARY: type[Metastore] = PostgresMetastore  # mypy compares the signatures
 
 async def operations_of_one_line(store: PostgresMetastore, token: JobToken, some: uuid.UUID) -> None:
     """Calls as callers make them, and wrong ones."""
-    assert_type(await store.drop_files(token, [some]), int)
-    assert_type(await store.take_dead_files(token, some, limit=1), list[DeadFile])
-    await store.drop_files(token, [1])  # type: ignore[list-item]
-    await store.unnamed_files(ids=[])  # type: ignore[call-arg]
+    assert_type(await store.files.drop_files(token, [some]), int)
+    assert_type(await store.files.take_dead_files(token, some, limit=1), list[DeadFile])
+    await store.files.drop_files(token, [1])  # type: ignore[list-item]
+    await store.files.unnamed_files(ids=[])  # type: ignore[call-arg]

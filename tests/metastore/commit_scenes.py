@@ -42,7 +42,7 @@ class Scene:
 
     async def commit(self, *files: FileCommit, by: RegisteredAgent | None = None) -> list[FileAnswer]:
         """Commit all in one call."""
-        return await self.store.commit_files(*(by or self.agent), files)
+        return await self.store.commits.commit_files(*(by or self.agent), files)
 
     async def outcomes(self, *batches: StagedBatch) -> list[tuple[BatchOutcome, int]]:
         """(outcome, base offset) of each, committed in one file."""
@@ -51,7 +51,7 @@ class Scene:
 
     async def read(self, partition: int = 0) -> list[tuple[int, int]]:
         """The partition's extents as (base offset, last offset)."""
-        (found,) = await self.store.find_extents([ExtentQuery(self.keys[partition], 0, 1 << 40)])
+        (found,) = await self.store.index.find_extents([ExtentQuery(self.keys[partition], 0, 1 << 40)])
         return [(extent.base_offset, extent.last_offset) for extent in found.extents]
 
 

@@ -190,7 +190,7 @@ class CoordinationHistory:
                 answer = await beat(self.store, RegisteredAgent(node_id, epoch))
                 assert not answer.is_fenced
                 self.model.agents[node_id] = (incarnation, epoch, True)
-        self.model.newest_epoch = await self.store.metadata_head() - 1
+        self.model.newest_epoch = await self.store.cluster.metadata_head() - 1
 
     # -- what may happen
 
@@ -202,7 +202,7 @@ class CoordinationHistory:
 
         async def real() -> Any:
             try:
-                agent = await self.store.register_agent(wanted)
+                agent = await self.store.cluster.register_agent(wanted)
             except AlreadyExistsError:
                 return REFUSED
             self.agents.append(agent)
@@ -214,7 +214,7 @@ class CoordinationHistory:
         agent = self._agent()
         return Step(
             f"unregister {agent}",
-            lambda: self.store.unregister_agent(*agent),
+            lambda: self.store.cluster.unregister_agent(*agent),
             lambda model, _: model.unregister(agent),
         )
 
@@ -223,7 +223,7 @@ class CoordinationHistory:
 
         async def real() -> Any:
             try:
-                claim: GroupClaim | None = await self.store.claim_group(group, *agent)
+                claim: GroupClaim | None = await self.store.groups.claim_group(group, *agent)
             except FencedError:
                 return REFUSED
             if claim is None:
@@ -238,7 +238,7 @@ class CoordinationHistory:
         record = GroupRecord(GroupKind.CLASSIC, "Stable", "consumer", None, data)
         return Step(
             f"save {group} {epoch}",
-            lambda: _or_refused(self.store.save_group(group, epoch, record)),
+            lambda: _or_refused(self.store.groups.save_group(group, epoch, record)),
             lambda model, _: model.save_group(group, epoch, data),
         )
 
@@ -246,7 +246,7 @@ class CoordinationHistory:
         group, epoch = self._claim()
         return Step(
             f"release {group} {epoch}",
-            lambda: self.store.release_groups({group: epoch}),
+            lambda: self.store.groups.release_groups({group: epoch}),
             lambda model, _: model.release_group(group, epoch),
         )
 
@@ -254,7 +254,7 @@ class CoordinationHistory:
         group, epoch = self._claim()
         return Step(
             f"delete {group} {epoch}",
-            lambda: _or_refused(self.store.delete_group(group, epoch)),
+            lambda: _or_refused(self.store.groups.delete_group(group, epoch)),
             lambda model, _: model.delete_group(group, epoch),
         )
 
@@ -262,14 +262,14 @@ class CoordinationHistory:
         key = self.rng.choice(KEYS)
 
         async def real() -> bool:
-            (added,) = await self.store.enqueue_jobs([NewJob(KIND, key, max_attempts=1_000)])
+            (added,) = await self.store.jobs.enqueue_jobs([NewJob(KIND, key, max_attempts=1_000)])
             return added
 
         return Step(f"enqueue {key}", real, lambda model, _: model.enqueue(key))
 
     def _claim_job(self) -> Step:
         async def real() -> Any:
-            job: Job | None = await self.store.claim_job("worker", [KIND], LEASE_MS)
+            job: Job | None = await self.store.jobs.claim_job("worker", [KIND], LEASE_MS)
             if job is None:
                 return NONE
             self.leases.append((job.key, job.token))
@@ -282,17 +282,17 @@ class CoordinationHistory:
         held = [(key, token) for key, (_, token, _) in self.model.jobs.items() if token is not None]
         key, token = self.rng.choice(held) if held else ("x", JobToken(1, -5))
         calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
-            "finish": lambda: self.store.finish_job(token),
+            "finish": lambda: self.store.jobs.finish_job(token),
             "fail": lambda: self._failed(token),
-            "release": lambda: self.store.release_job(token),
-            "renew": lambda: self.store.heartbeat_job(token, LEASE_MS, ""),
+            "release": lambda: self.store.jobs.release_job(token),
+            "renew": lambda: self.store.jobs.heartbeat_job(token, LEASE_MS, ""),
         }
         return Step(
             f"{how} {key} {token}", lambda: _or_refused(calls[how]()), lambda model, _: model.end_job(key, token, how)
         )
 
     async def _failed(self, token: JobToken) -> None:
-        await self.store.fail_job(token, "no", 0)
+        await self.store.jobs.fail_job(token, "no", 0)
 
     # -- inside
 

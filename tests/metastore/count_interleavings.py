@@ -29,7 +29,7 @@ class CountHistory(GrowthHistory):
     async def begin(self) -> None:
         """And a controller."""
         await super().begin()
-        lease = await self.store.hold_controller_lease(1, uuid.UUID(int=self.seed + 1), 3_600_000)
+        lease = await self.store.controller.hold_controller_lease(1, uuid.UUID(int=self.seed + 1), 3_600_000)
         self.controller_epoch = lease.controller_epoch
 
     def _draw(self) -> list[Operation]:
@@ -49,14 +49,14 @@ class CountHistory(GrowthHistory):
         planned: list[tuple[int, Expansion | Shrinking]] = []
 
         async def real() -> bool:
-            image = await load_image(self.store)
+            image = await load_image(self.store.cluster)
             topic = image.topics_by_id[topic_id].ordered_partitions
             if topic.marked and wanted > topic.undeleted:
                 return False
             change = change_count(topic, wanted)
             if change is None:
                 return False
-            done = await self.store.change_partition_counts(
+            done = await self.store.topics.change_partition_counts(
                 image.offset, [CountChange(topic_id, topic.initial, change)]
             )
             if done:
@@ -83,13 +83,13 @@ class CountHistory(GrowthHistory):
         tried: list[tuple[int, RemovalOutcome]] = []
 
         async def real() -> RemovalOutcome | None:
-            image = await load_image(self.store)
+            image = await load_image(self.store.cluster)
             topic = image.topics_by_id[topic_id]
             planned = removals(topic.ordered_partitions, topic.marked)
             if not planned:
                 return None
             removal = planned[int(chance * len(planned))]
-            outcome = await self.store.remove_partition(
+            outcome = await self.store.topics.remove_partition(
                 self.controller_epoch, image.offset, topic_id, removal, limit=ROWS
             )
             tried[:] = [(removal.partition, outcome)]

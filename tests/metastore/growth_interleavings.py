@@ -36,12 +36,14 @@ class GrowthHistory(History):
 
         async def real() -> bool:
             """The same as an admin request: decided on an image, appended if the log still ends there."""
-            image = await load_image(self.store)
+            image = await load_image(self.store.cluster)
             topic = image.topics_by_id.get(topic_id)
             if topic is None or len(topic.leader_epochs) >= GROWN_MAX:
                 return False
             first = len(topic.leader_epochs)
-            done = await self.store.create_partitions(image.offset, [PartitionGrowth(topic_id, first, first + more)])
+            done = await self.store.topics.create_partitions(
+                image.offset, [PartitionGrowth(topic_id, first, first + more)]
+            )
             if done:
                 grown[:] = [first, first + more]
                 self.keys += [partition_key(number, index) for index in range(first, first + more)]

@@ -163,13 +163,17 @@ class HalvingHistory:
     async def _step(self) -> Operation:
         """One that may be due, or none."""
         steps: dict[str, Any] = {"show": self.scene.show, "settle": self.scene.settle}
-        state = await self.scene.store.halving_state(self.scene.topic.topic_id)
+        state = await self.scene.store.topics.halving_state(self.scene.topic.topic_id)
         pairs = [] if state is None else list(state.pairs)
-        store, epoch, head = self.scene.store, self.scene.controller_epoch, await self.scene.store.metadata_head()
+        store, epoch, head = (
+            self.scene.store,
+            self.scene.controller_epoch,
+            await self.scene.store.cluster.metadata_head(),
+        )
         steps |= {
-            "pause": lambda: store.pause_children(epoch, [pair.child_key for pair in pairs]),
-            "resume": lambda: store.resume_children(epoch, [pair.child_key for pair in pairs]),
-            "merge": lambda: store.merge_children(epoch, head, self.scene.topic.topic_id, pairs),
+            "pause": lambda: store.topics.pause_children(epoch, [pair.child_key for pair in pairs]),
+            "resume": lambda: store.topics.resume_children(epoch, [pair.child_key for pair in pairs]),
+            "merge": lambda: store.topics.merge_children(epoch, head, self.scene.topic.topic_id, pairs),
         }
         if state is None or len(self.images) < DRAINING_ROUNDS:
             return Operation("nothing", self.scene.image, _nothing)

@@ -33,7 +33,7 @@ class HalvingScene(Scene):
 
     async def image(self) -> TopicImage:
         """The topic now; `keys` are those of its partitions."""
-        topic = (await load_image(self.store)).topics_by_id[self.topic.topic_id]
+        topic = (await load_image(self.store.cluster)).topics_by_id[self.topic.topic_id]
         self.keys[:] = [key for index in topic.indexes if (key := topic.key(index)) is not None]
         return topic
 
@@ -48,48 +48,48 @@ class HalvingScene(Scene):
         change = change_count(before, 2 * before.undeleted)
         assert isinstance(change, Expansion)
         doubling = Doubling(self.topic.topic_id, before.initial, before.undeleted, change, QUIET_MS, BOUNDARY_QUIET_MS)
-        assert await self.store.double_topic(await self.store.metadata_head(), doubling)
+        assert await self.store.topics.double_topic(await self.store.cluster.metadata_head(), doubling)
         await self.later(BOUNDARY_QUIET_MS)
-        for split in await self.store.quiet_splits(99 if sets_boundaries else 0):
-            head = await self.store.metadata_head()
-            assert await self.store.set_split_boundary(self.controller_epoch, head, split)
+        for split in await self.store.topics.quiet_splits(99 if sets_boundaries else 0):
+            head = await self.store.cluster.metadata_head()
+            assert await self.store.topics.set_split_boundary(self.controller_epoch, head, split)
         return await self.image()
 
     async def begin(self, *excluded: str, times: MergeTimes = TIMES) -> None:
         """The halving."""
         count = halve((await self.image()).ordered_partitions).undeleted
-        head = await self.store.metadata_head()
-        assert await self.store.begin_halving(head, Halving(self.topic.topic_id, count, excluded, times))
+        head = await self.store.cluster.metadata_head()
+        assert await self.store.topics.begin_halving(head, Halving(self.topic.topic_id, count, excluded, times))
 
     async def state(self) -> HalvingState:
         """Return the state of the halving."""
-        state = await self.store.halving_state(self.topic.topic_id)
+        state = await self.store.topics.halving_state(self.topic.topic_id)
         assert state is not None
         return state
 
     async def pause(self) -> int:
         """All children."""
         children = [pair.child_key for pair in (await self.state()).pairs]
-        return await self.store.pause_children(self.controller_epoch, children)
+        return await self.store.topics.pause_children(self.controller_epoch, children)
 
     async def merge(self) -> bool:
         """All children."""
-        head, pairs = await self.store.metadata_head(), (await self.state()).pairs
-        return await self.store.merge_children(self.controller_epoch, head, self.topic.topic_id, pairs)
+        head, pairs = await self.store.cluster.metadata_head(), (await self.state()).pairs
+        return await self.store.topics.merge_children(self.controller_epoch, head, self.topic.topic_id, pairs)
 
     async def show(self) -> bool:
         """The lower count."""
-        before, head = (await self.image()).ordered_partitions, await self.store.metadata_head()
+        before, head = (await self.image()).ordered_partitions, await self.store.cluster.metadata_head()
         count = before.undeleted // 2
         change = Shrinking(count, {index: before.partitions[index].leader_epoch + 1 for index in range(count)}, {})
-        return await self.store.show_halved_count(
+        return await self.store.topics.show_halved_count(
             self.controller_epoch, head, self.topic.topic_id, before.initial, change
         )
 
     async def settle(self) -> bool:
         """The halving."""
-        head = await self.store.metadata_head()
-        return await self.store.settle_halving(self.controller_epoch, head, self.topic.topic_id)
+        head = await self.store.cluster.metadata_head()
+        return await self.store.topics.settle_halving(self.controller_epoch, head, self.topic.topic_id)
 
     async def halve(self) -> TopicImage:
         """All steps, without groups."""
@@ -142,5 +142,5 @@ class HalvingScene(Scene):
 async def open_halving_scene(store: PostgresMetastore, raw: Session, partitions: int = 2) -> HalvingScene:
     """A topic and an agent with a controller's lease."""
     scene = await open_scene(store, partitions)
-    lease = await store.hold_controller_lease(scene.agent.node_id, scene.topic.topic_id, 10_000_000)
+    lease = await store.controller.hold_controller_lease(scene.agent.node_id, scene.topic.topic_id, 10_000_000)
     return HalvingScene(scene.store, scene.agent, scene.topic, scene.keys, raw, lease.controller_epoch)

@@ -50,13 +50,13 @@ class FileEnds:
 
     async def begin_jobs(self) -> None:
         """A janitor until the end, and a compactor until the clock moves on."""
-        self.incarnation_id = (await self.store.janitor_state()).incarnation_id
+        self.incarnation_id = (await self.store.files.janitor_state()).incarnation_id
         self.janitor = await self._claim("janitor", JANITOR_LEASE_MS)
         await self._begin_compaction()
 
     async def age(self) -> None:
         """All that is there comes of age, and all readers of it are done."""
-        await self.store.finish_job(self.token)
+        await self.store.jobs.finish_job(self.token)
         self.shift_ms += AGE_MS
         await move_time(await self.sessions.get(ASIDE), self.shift_ms / 1000)
         clock = self.model.clock
@@ -66,7 +66,7 @@ class FileEnds:
 
     async def real_files(self) -> list[FileView]:
         """Return what the metastore's audit says."""
-        audited = await self.store.audit_files(uuid.UUID(int=0), 100 * ALL)
+        audited = await self.store.reports.audit_files(uuid.UUID(int=0), 100 * ALL)
         return [FileView(f.file_id, f.state, f.live_bytes, f.dead_ms is not None) for f in audited]
 
     def new_id(self) -> uuid.UUID:
@@ -85,7 +85,7 @@ class FileEnds:
         file_id = self.rng.choice([*known, self.new_id()])
 
         async def real() -> list[uuid.UUID]:
-            return await self.store.condemn_files(self.janitor, self.incarnation_id, [file_id], min_age_ms=-1_000)
+            return await self.store.files.condemn_files(self.janitor, self.incarnation_id, [file_id], min_age_ms=-1_000)
 
         async def modelled(model: ModelWithFiles) -> list[uuid.UUID]:
             return model.condemn_files([file_id], min_age_ms=-1_000)
@@ -94,7 +94,7 @@ class FileEnds:
 
     def _take_dead_files(self) -> Operation:
         async def real() -> list[tuple[uuid.UUID, bool]]:
-            taken = await self.store.take_dead_files(self.janitor, self.incarnation_id, limit=ALL)
+            taken = await self.store.files.take_dead_files(self.janitor, self.incarnation_id, limit=ALL)
             return [(file.file_id, file.condemned) for file in taken]
 
         async def modelled(model: ModelWithFiles) -> list[tuple[uuid.UUID, bool]]:
@@ -111,14 +111,14 @@ class FileEnds:
         async def modelled(model: ModelWithFiles) -> int:
             return model.drop_files(ids)
 
-        return Operation(f"drop {len(ids)} files", lambda: self.store.drop_files(self.janitor, ids), modelled)
+        return Operation(f"drop {len(ids)} files", lambda: self.store.files.drop_files(self.janitor, ids), modelled)
 
     def _purge(self) -> Operation:
         """One deleted partition's rows, all or some: it has no time blocks, with so few extents, and two producers."""
         limit = self.rng.choice([3, ALL])
 
         async def real() -> None:
-            await self.store.purge_deleted_partitions(limit)
+            await self.store.housekeeping.purge_deleted_partitions(limit)
 
         async def modelled(model: ModelWithFiles) -> None:
             model.purge(limit)

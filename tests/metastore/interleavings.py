@@ -59,6 +59,8 @@ class History(FileEnds):
     """One database's past, and what may happen next. `seed` decides everything but the operating system's timing."""
 
     agents: list[RegisteredAgent] = field(default_factory=list)
+    expired_shard: int = 0
+    """Of which the model forgets producers; each is tried."""
     topics: dict[int, uuid.UUID] = field(default_factory=dict)
     keys: list[int] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class History(FileEnds):
             await self._make_topic()
         if self.ends_files and self.rng.random() < 0.2:
             await self.age()
+        self.model.metadata_offset = await self.store.cluster.metadata_head()  # configs are records of the log, too
         operations = self._draw()
         busy = commit_shard(self.rng.choice(self._live_keys()), self.store.commit_shards)
         seen = await run_gated(self.sessions, self.rng, self.store.commit_shards, busy, operations)
@@ -94,11 +97,12 @@ class History(FileEnds):
         if errors:
             raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} {errors}")
         followed, others = self._parts()
-        page, other_page = await self.store.poll_feed(followed), await self.store.poll_feed(others)
-        reads = await self.store.find_extents(self._everything())
-        producers = await self.store.describe_producers(self.keys)
+        page, other_page = await self.store.index.poll_feed(followed), await self.store.index.poll_feed(others)
+        reads = await self.store.index.find_extents(self._everything())
+        producers = await self.store.reports.describe_producers(self.keys)
         files = await self.real_files()
-        for order in _orders(operations):
+        for shard, order in itertools.product(range(self.store.commit_shards), _orders(operations)):
+            self.expired_shard = shard
             model = copy.deepcopy(self.model)
             told = await _told(model, operations, order)
             if (
@@ -151,7 +155,7 @@ class History(FileEnds):
         self.files += [file for file in files if file not in self.files]
         return Operation(
             f"commit {len(files)} files",
-            lambda: self.store.commit_files(*agent, files),
+            lambda: self.store.commits.commit_files(*agent, files),
             lambda model: model.commit_files(*agent, files),
         )
 
@@ -182,7 +186,7 @@ class History(FileEnds):
 
         return Operation(
             f"move log starts {targets} most={most}",
-            lambda: self.store.move_log_starts(targets, max_extents=most),
+            lambda: self.store.retention.move_log_starts(targets, max_extents=most),
             modelled,
             lambda model: model.announce_log_starts(moves),
         )
@@ -202,7 +206,7 @@ class History(FileEnds):
 
         async def real() -> list[SwapOutcome] | None:
             try:
-                return await self.store.swap_extents(self.token, file, swaps)
+                return await self.store.compaction.swap_extents(self.token, file, swaps)
             except NotFoundError:
                 return None
 
@@ -260,15 +264,19 @@ class History(FileEnds):
         return Operation("move leader epoch", real, modelled)
 
     def _expire_producers(self) -> Operation:
-        """Housekeeping looks for the silent first and takes their shards' locks then."""
+        """Housekeeping looks for the silent first, and takes the lock of one of their shards then: `expired_shard`."""
         silent: list[tuple[int, int]] = []
 
         async def real() -> None:
-            while await FORGET_PRODUCERS.row(self.store.pool, hour=NO_HOUR, limit=1_000) != (0,):
-                pass
+            await FORGET_PRODUCERS.row(self.store.pool, hour=NO_HOUR, limit=1_000)
 
         async def modelled(model: ModelWithFiles) -> None:
-            silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]
+            silent[:] = [
+                (key, producer)
+                for key, partition in model.partitions.items()
+                for producer in partition.producers
+                if commit_shard(key, self.store.commit_shards) == self.expired_shard
+            ]
 
         def forget(model: ModelWithFiles) -> None:
             for key, producer in silent:

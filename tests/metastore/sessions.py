@@ -72,14 +72,14 @@ def new_topic(name: str, partition_count: int = 1, **configs: str) -> NewTopic:
 
 async def create(store: PostgresMetastore, *topics: NewTopic) -> MetadataImage:
     """Create them at the current head; the image after that."""
-    assert await store.create_topics(await store.metadata_head(), topics)
-    return await load_image(store)
+    assert await store.topics.create_topics(await store.cluster.metadata_head(), topics)
+    return await load_image(store.cluster)
 
 
 async def delete(store: PostgresMetastore, *topic_ids: uuid.UUID) -> MetadataImage:
     """Delete them at the current head; the image after that."""
-    assert await store.delete_topics(await store.metadata_head(), topic_ids)
-    return await load_image(store)
+    assert await store.topics.delete_topics(await store.cluster.metadata_head(), topic_ids)
+    return await load_image(store.cluster)
 
 
 def new_agent(node_id: int | None = None, **other: Any) -> AgentRegistration:
@@ -89,7 +89,7 @@ def new_agent(node_id: int | None = None, **other: Any) -> AgentRegistration:
 
 async def join(store: PostgresMetastore, node_id: int | None = None) -> RegisteredAgent:
     """Register and unfence an agent."""
-    agent = await store.register_agent(new_agent(node_id))
+    agent = await store.cluster.register_agent(new_agent(node_id))
     assert not (await beat(store, agent)).is_fenced
     return agent
 
@@ -98,9 +98,9 @@ async def beat(
     store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False, want_shut_down: bool = False
 ) -> HeartbeatAnswer:
     """The heartbeat of an agent that has applied the whole log."""
-    return await store.heartbeat(
+    return await store.cluster.heartbeat(
         *agent,
-        metadata_offset=await store.metadata_head(),
+        metadata_offset=await store.cluster.metadata_head(),
         want_fence=want_fence,
         want_shut_down=want_shut_down,
         session_timeout_ms=store.settings.broker_session_timeout_ms,
@@ -109,16 +109,16 @@ async def beat(
 
 async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
     """Return what the active controller does each turn; the node ids that it fenced."""
-    lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
-    return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
+    lease = await store.controller.hold_controller_lease(0, uuid.UUID(int=1), 1)
+    return await store.controller.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
 
 
 async def claim(
     store: PostgresMetastore, kind: str, *, key: str = "", lease_ms: int = 60_000, worker: str = "test"
 ) -> Job:
     """Queue a job of that kind, if it has none with that key, and take the next one that is due."""
-    await store.enqueue_jobs([NewJob(kind, key)])
-    job = await store.claim_job(worker, [kind], lease_ms)
+    await store.jobs.enqueue_jobs([NewJob(kind, key)])
+    job = await store.jobs.claim_job(worker, [kind], lease_ms)
     assert job is not None
     return job
 
@@ -127,4 +127,4 @@ async def set_for_cluster(store: PostgresMetastore, name: str, value: int | None
     """Give the cluster a value of a setting, as `headrace configs set ... --brokers` does; None takes it away."""
     text = None if value is None else str(value)
     record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=name, value=text)
-    assert await store.append_records(await store.metadata_head(), [record])
+    assert await store.cluster.append_records(await store.cluster.metadata_head(), [record])

@@ -6,11 +6,15 @@ import inspect
 import re
 from pathlib import Path
 
-from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.postgres.store import PostgresMetastore
+import pytest
 
-FACTS = {"cluster_id", "incarnation_id", "commit_shards"}
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.nouns import NOUNS, page_of, postgres_nouns
+
 MAKING = {"open"}
+SHARED = vars(PostgresNoun).keys()
 
 
 def operations(cls: type) -> set[str]:
@@ -18,22 +22,31 @@ def operations(cls: type) -> set[str]:
     return {name for base in cls.__mro__ if base is not object for name in vars(base) if not name.startswith("_")}
 
 
-def test_each_operation_has_exactly_one_implementation() -> None:
-    wanted = operations(Metastore) - FACTS
-    assert len(wanted) > 60
-    for name in wanted:
-        places = [base.__name__ for base in PostgresMetastore.__mro__ if name in vars(base)]
+def test_an_operation_belongs_to_one_noun() -> None:
+    names = [name for noun in NOUNS for name in operations(page_of(noun)) - {"cluster_id"}]
+    assert len(names) > 150
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_each_operation_has_exactly_one_implementation(noun: str) -> None:
+    made = postgres_nouns()[noun]
+    for name in operations(page_of(noun)) - {"cluster_id"}:
+        places = [base.__name__ for base in made.__mro__ if name in vars(base)]
         assert len(places) == 1, (name, places)
 
 
-def test_postgres_offers_nothing_beyond_the_boundary() -> None:
+@pytest.mark.parametrize("noun", NOUNS)
+def test_postgres_offers_nothing_beyond_the_boundary(noun: str) -> None:
+    assert operations(postgres_nouns()[noun]) - operations(page_of(noun)) - SHARED == set()
     assert operations(PostgresMetastore) - operations(Metastore) == MAKING
 
 
 def test_an_implementation_documents_or_inherits_its_contract() -> None:
     bare = [
-        f"{protocol.__name__}.{name}"
-        for protocol in Metastore.__mro__
+        f"{page.__name__}.{name}"
+        for page in (Metastore, *map(page_of, NOUNS))
+        for protocol in page.__mro__
         for name, member in vars(protocol).items()
         if inspect.iscoroutinefunction(member) and not inspect.getdoc(member)
     ]

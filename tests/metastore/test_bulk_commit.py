@@ -30,7 +30,7 @@ async def stage(store: PostgresMetastore, *chunks: list[BulkFile]) -> uuid.UUID:
     """A new attempt."""
     attempt = uuid.uuid4()
     for number, files in enumerate(chunks):
-        await store.stage_bulk_chunk(attempt, number, files)
+        await store.commits.stage_bulk_chunk(attempt, number, files)
     return attempt
 
 
@@ -78,15 +78,15 @@ async def test_a_chunk_does_what_a_commit_of_agents_does(seed: int, metastore: P
                 runs.append((partition, position, rng.randint(62, 500), rng.randint(1, 9), rng.randint(-1, 10**6)))
                 position += runs[-1][2]
             size = 10_000 + 1_000 * chunk + number
-            now_ms = await metastore.database_ms()
+            now_ms = await metastore.commits.database_ms()
             batches = [StagedBatch(one.keys[run[0]], *run[1:]) for run in runs]
             commits.append(FileCommit(new_file_id(now_ms, rng), size, batches))
             found = tuple(BulkRun(two.keys[run[0]], *run[1:]) for run in runs)
             bulk.append(BulkFile(new_bulk_file_id(now_ms, 2, rng), size, found))
         await one.commit(*commits)
         attempt = await stage(metastore, bulk)
-        assert (await metastore.decide_bulk_write("query", chunk, attempt, 1)).attempt == attempt
-        assert await metastore.commit_bulk_chunk("query", attempt, 0) == (1, 1)
+        assert (await metastore.commits.decide_bulk_write("query", chunk, attempt, 1)).attempt == attempt
+        assert await metastore.commits.commit_bulk_chunk("query", attempt, 0) == (1, 1)
     by_agent, by_driver = await tables(raw, one.keys), await tables(raw, two.keys)
     assert by_driver == by_agent
     assert by_agent["extents"]
@@ -96,67 +96,71 @@ async def test_a_chunk_does_what_a_commit_of_agents_does(seed: int, metastore: P
 async def files_in_their_term(scene: Scene, connection: Session) -> None:
     """An id is claimed until its term ends, by the database's clock; never swept before; refused whole later."""
     rng, store = random.Random(1), scene.store
-    now_ms = await store.database_ms()
+    now_ms = await store.commits.database_ms()
     old, young = (bulk_file(now_ms, rng, scene.keys, age_ms=HOUR_MS * 9, term_hours=hours) for hours in (9, 10))
-    assert (await store.decide_bulk_write("a", 0, await stage(store, [young]), 1)).outcome is BulkOutcome.DECIDED
+    assert (
+        await store.commits.decide_bulk_write("a", 0, await stage(store, [young]), 1)
+    ).outcome is BulkOutcome.DECIDED
     both = await stage(store, [bulk_file(now_ms, rng, scene.keys)], [old])
-    refused = await store.decide_bulk_write("b", 0, both, 2)
+    refused = await store.commits.decide_bulk_write("b", 0, both, 2)
     assert (refused.outcome, refused.attempt) == (BulkOutcome.FILES_TOO_OLD, None)
     future = await stage(store, [bulk_file(now_ms, rng, scene.keys, age_ms=-HOUR_MS)])
-    assert (await store.decide_bulk_write("c", 0, future, 1)).outcome is BulkOutcome.FILES_TOO_OLD
+    assert (await store.commits.decide_bulk_write("c", 0, future, 1)).outcome is BulkOutcome.FILES_TOO_OLD
     assert await staged_ids(connection) == {young.file_id}, "nothing of a refused write is claimed"
     waits = bulk_file(now_ms, rng, scene.keys, age_ms=HOUR_MS * 9, term_hours=8)
     token, incarnation = await sweeper(store)
-    unnamed = await store.unnamed_files([old.file_id, young.file_id, waits.file_id])
+    unnamed = await store.files.unnamed_files([old.file_id, young.file_id, waits.file_id])
     assert unnamed == [old.file_id, waits.file_id]
-    assert await store.condemn_files(token, incarnation, unnamed, min_age_ms=2 * HOUR_MS) == []
+    assert await store.files.condemn_files(token, incarnation, unnamed, min_age_ms=2 * HOUR_MS) == []
     await move_time(connection, 3_600 * 1.5)
-    assert await store.condemn_files(token, incarnation, unnamed, min_age_ms=2 * HOUR_MS) == [waits.file_id]
+    assert await store.files.condemn_files(token, incarnation, unnamed, min_age_ms=2 * HOUR_MS) == [waits.file_id]
 
 
 async def sweeper(store: PostgresMetastore) -> tuple[Any, uuid.UUID]:
     """A lease of the sweeper's job."""
-    lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
-    await store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
-    job = await store.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
+    lease = await store.controller.hold_controller_lease(0, uuid.UUID(int=1), 1)
+    await store.jobs.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
+    job = await store.jobs.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
     assert job is not None
-    return job.token, (await store.janitor_state()).incarnation_id
+    return job.token, (await store.files.janitor_state()).incarnation_id
 
 
 async def an_old_attempt_asks(scene: Scene, connection: Session) -> None:
     """A driver that was paused in its commit continues after the next batch was decided: nothing happens."""
     rng, store = random.Random(1), scene.store
-    now_ms = await store.database_ms()
+    now_ms = await store.commits.database_ms()
     chunks = [[bulk_file(now_ms, rng, scene.keys)] for _ in range(4)]
     first, second = await stage(store, *chunks[:2]), await stage(store, *chunks[2:])
-    await store.decide_bulk_write("query", 0, first, 2)
-    assert await store.commit_bulk_chunk("query", first, 0) == (1, 2)
-    decision = await store.decide_bulk_write("query", 1, second, 2)
+    await store.commits.decide_bulk_write("query", 0, first, 2)
+    assert await store.commits.commit_bulk_chunk("query", first, 0) == (1, 2)
+    decision = await store.commits.decide_bulk_write("query", 1, second, 2)
     assert (decision.outcome, decision.attempt) == (BulkOutcome.PREVIOUS_UNFINISHED, first)
-    assert await store.commit_bulk_chunk("query", first, 1) == (2, 2)
-    await store.decide_bulk_write("query", 1, second, 2)
-    assert await store.commit_bulk_chunk("query", second, 0) == (1, 2)
-    assert await store.commit_bulk_chunk("query", first, 1) == (1, 1), "complete"
+    assert await store.commits.commit_bulk_chunk("query", first, 1) == (2, 2)
+    await store.commits.decide_bulk_write("query", 1, second, 2)
+    assert await store.commits.commit_bulk_chunk("query", second, 0) == (1, 2)
+    assert await store.commits.commit_bulk_chunk("query", first, 1) == (1, 1), "complete"
     assert len(await readable(connection)) == 3
-    assert (await store.decide_bulk_write("query", 0, first, 2)).attempt == second, "the newest is what is left to do"
+    assert (await store.commits.decide_bulk_write("query", 0, first, 2)).attempt == second, (
+        "the newest is what is left to do"
+    )
 
 
 async def decided_chunks_are_kept(scene: Scene, connection: Session) -> None:
     """For days, until they are committed; undecided ones for a day."""
     rng, store = random.Random(1), scene.store
-    now_ms = await store.database_ms()
+    now_ms = await store.commits.database_ms()
     decided = await stage(store, *([bulk_file(now_ms, rng, scene.keys)] for _ in range(2)))
-    await store.decide_bulk_write("query", 0, decided, 2)
+    await store.commits.decide_bulk_write("query", 0, decided, 2)
     staged = await stage(store, [bulk_file(now_ms, rng, scene.keys, term_hours=200)])
     await move_time(connection, 86_000)
-    assert await store.prune_bulk_writes(10) == 0
+    assert await store.housekeeping.prune_bulk_writes(10) == 0
     await move_time(connection, 90_000)
-    assert await store.prune_bulk_writes(10) == 1
-    assert (await store.decide_bulk_write("other", 0, staged, 1)).outcome is BulkOutcome.NOT_STAGED
-    assert [await store.finish_bulk_writes() for _ in range(3)] == [1, 1, 0]
+    assert await store.housekeeping.prune_bulk_writes(10) == 1
+    assert (await store.commits.decide_bulk_write("other", 0, staged, 1)).outcome is BulkOutcome.NOT_STAGED
+    assert [await store.housekeeping.finish_bulk_writes() for _ in range(3)] == [1, 1, 0]
     assert len(await readable(connection)) == 2
     await move_time(connection, 90_000 + 91 * 86_400)
-    assert await store.prune_bulk_writes(10) == 1
+    assert await store.housekeeping.prune_bulk_writes(10) == 1
 
 
 SCENARIOS = [files_in_their_term, an_old_attempt_asks, decided_chunks_are_kept]
@@ -196,16 +200,16 @@ async def test_a_deleted_topic(metastore: PostgresMetastore, raw: Session) -> No
     """Before the decision nothing is written; after it, the other topics' records are."""
     rng = random.Random(1)
     kept, gone, gone_early = [await open_scene(metastore, 1) for _ in range(3)]
-    now_ms = await metastore.database_ms()
+    now_ms = await metastore.commits.database_ms()
     early = await stage(metastore, [bulk_file(now_ms, rng, kept.keys + gone_early.keys)])
     await delete(metastore, gone_early.topic.topic_id)
-    refused = await metastore.decide_bulk_write("query", 0, early, 1)
+    refused = await metastore.commits.decide_bulk_write("query", 0, early, 1)
     assert (refused.outcome, refused.partition_key) == (BulkOutcome.UNKNOWN_PARTITION, gone_early.keys[0])
     files = [bulk_file(now_ms, rng, kept.keys + gone.keys), bulk_file(now_ms, rng, gone.keys)]
     attempt = await stage(metastore, files)
-    await metastore.decide_bulk_write("query", 0, attempt, 1)
+    await metastore.commits.decide_bulk_write("query", 0, attempt, 1)
     await delete(metastore, gone.topic.topic_id)
-    assert await metastore.commit_bulk_chunk("query", attempt, 0) == (1, 1)
+    assert await metastore.commits.commit_bulk_chunk("query", attempt, 0) == (1, 1)
     assert await readable(raw) == {files[0].file_id: [(kept.keys[0], 3)]}
     assert not await unaccounted(raw)
     assert not await staged_ids(raw)
@@ -218,11 +222,11 @@ async def test_two_drivers_commit_the_same_chunk_at_once(
 ) -> None:
     rng = random.Random(1)
     scene = await open_scene(metastore, 1)
-    files = [bulk_file(await metastore.database_ms(), rng, scene.keys) for _ in range(2)]
+    files = [bulk_file(await metastore.commits.database_ms(), rng, scene.keys) for _ in range(2)]
     attempt = await stage(metastore, files[:1], files[1:])
-    await metastore.decide_bulk_write("query", 0, attempt, 2)
+    await metastore.commits.decide_bulk_write("query", 0, attempt, 2)
     async with shard_gate(metastore_url, scene.shard(0)):
-        calls = [asyncio.ensure_future(metastore.commit_bulk_chunk("query", attempt, 0)) for _ in range(2)]
+        calls = [asyncio.ensure_future(metastore.commits.commit_bulk_chunk("query", attempt, 0)) for _ in range(2)]
         await waiting(raw, 2)
     assert await asyncio.gather(*calls) == [(1, 2), (1, 2)]
     assert await readable(raw) == {files[0].file_id: [(scene.keys[0], 3)]}
@@ -231,9 +235,9 @@ async def test_two_drivers_commit_the_same_chunk_at_once(
 async def test_two_attempts_decide_at_once(metastore: PostgresMetastore, raw: Session) -> None:
     rng = random.Random(1)
     scene = await open_scene(metastore, 1)
-    now_ms = await metastore.database_ms()
+    now_ms = await metastore.commits.database_ms()
     attempts = [await stage(metastore, [bulk_file(now_ms, rng, scene.keys)]) for _ in range(4)]
-    found = await asyncio.gather(*(metastore.decide_bulk_write("query", 0, attempt, 1) for attempt in attempts))
+    found = await asyncio.gather(*(metastore.commits.decide_bulk_write("query", 0, attempt, 1) for attempt in attempts))
     assert len({decision.attempt for decision in found}) == 1
     assert len(await staged_ids(raw)) == 1
     assert len(await rows(raw, "SELECT * FROM bulk_write_chunks")) == 1
@@ -241,7 +245,7 @@ async def test_two_attempts_decide_at_once(metastore: PostgresMetastore, raw: Se
 
 async def test_input_that_cannot_be_right_is_refused(metastore: PostgresMetastore) -> None:
     rng = random.Random(1)
-    now_ms = await metastore.database_ms()
+    now_ms = await metastore.commits.database_ms()
     good = bulk_file(now_ms, rng, [1])
     for file in (
         BulkFile(good.file_id, good.size, ()),
@@ -250,4 +254,4 @@ async def test_input_that_cannot_be_right_is_refused(metastore: PostgresMetastor
         BulkFile(good.file_id, good.size, (good.runs[0]._replace(records=0),)),
     ):
         with pytest.raises(InvalidError, match="bulk write refused"):
-            await metastore.stage_bulk_chunk(uuid.uuid4(), 0, [file])
+            await metastore.commits.stage_bulk_chunk(uuid.uuid4(), 0, [file])

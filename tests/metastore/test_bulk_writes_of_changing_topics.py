@@ -34,14 +34,14 @@ async def grow(scene: Scene, count: int) -> bool:
     topic = await _topic(scene)
     change = change_count(topic.ordered_partitions, count)
     assert change is not None
-    head = await scene.store.metadata_head()
+    head = await scene.store.cluster.metadata_head()
     initial = topic.ordered_partitions.initial
-    return await scene.store.change_partition_counts(head, [CountChange(topic.topic_id, initial, change)])
+    return await scene.store.topics.change_partition_counts(head, [CountChange(topic.topic_id, initial, change)])
 
 
 async def grow_plainly(scene: Scene, count: int) -> bool:
     growth = PartitionGrowth(scene.topic.topic_id, (await _topic(scene)).undeleted_partition_count, count)
-    return await scene.store.create_partitions(await scene.store.metadata_head(), [growth])
+    return await scene.store.topics.create_partitions(await scene.store.cluster.metadata_head(), [growth])
 
 
 _SEEDS = itertools.count()
@@ -52,31 +52,33 @@ async def check_growth(scene: Scene, url: str, grows: Grow) -> None:
     store, topic_id = scene.store, scene.topic.topic_id
     layout = {scene.topic.topic_number: 2}
     attempt, late, other = await staged(scene, 0), await staged(scene, 1), await staged(scene, 0, 1)
-    assert (await store.decide_bulk_write("spark", 1, attempt, 1, layout)).outcome is BulkOutcome.DECIDED
+    assert (await store.commits.decide_bulk_write("spark", 1, attempt, 1, layout)).outcome is BulkOutcome.DECIDED
     with pytest.raises(UnavailableError, match="decided bulk writes are not complete"):
         await grows(scene, 3)
-    assert (await store.decide_bulk_write("late", 1, late, 1, layout)).outcome is BulkOutcome.DECIDED
-    left = await store.announce_counts([topic_id])
+    assert (await store.commits.decide_bulk_write("late", 1, late, 1, layout)).outcome is BulkOutcome.DECIDED
+    left = await store.topics.announce_counts([topic_id])
     for known in (layout, {}):
-        refused = await store.decide_bulk_write("other", 1, other, 1, known)
+        refused = await store.commits.decide_bulk_write("other", 1, other, 1, known)
         assert (refused.outcome, refused.partition_key) == (BulkOutcome.TOPIC_CHANGES, scene.keys[0])
-    assert (left, await store.announce_counts([topic_id])) == (1, 0), (
+    assert (left, await store.topics.announce_counts([topic_id])) == (1, 0), (
         "their drivers are gone: any process completes them, one chunk each time"
     )
     async with session(url) as raw:
         await move_time(raw, ANNOUNCED_SECONDS - 1)
-        refused = await store.decide_bulk_write("other", 1, other, 1, layout)
+        refused = await store.commits.decide_bulk_write("other", 1, other, 1, layout)
         assert refused.outcome is BulkOutcome.TOPIC_CHANGES
         await move_time(raw, ANNOUNCED_SECONDS + 1)
-        given_up = await store.decide_bulk_write("third", 1, await staged(scene, 0), 1, layout)
+        given_up = await store.commits.decide_bulk_write("third", 1, await staged(scene, 0), 1, layout)
         assert given_up.outcome is BulkOutcome.DECIDED, "nothing has grown for so long"
-        assert await store.announce_counts([topic_id]) == 0
+        assert await store.topics.announce_counts([topic_id]) == 0
         assert await grows(scene, 3)
-        assert (await store.decide_bulk_write("other", 1, other, 1, layout)).outcome is BulkOutcome.TOPIC_CHANGES
-        again = await store.decide_bulk_write("other", 1, other, 1, {scene.topic.topic_number: 3})
+        assert (
+            await store.commits.decide_bulk_write("other", 1, other, 1, layout)
+        ).outcome is BulkOutcome.TOPIC_CHANGES
+        again = await store.commits.decide_bulk_write("other", 1, other, 1, {scene.topic.topic_number: 3})
         assert again.outcome is BulkOutcome.DECIDED, "nothing is announced any more"
         assert await rows(raw, "SELECT count(*) FROM announced_counts") == [(0,)]
-    assert await store.commit_bulk_chunk("other", other, 0) == (1, 1)
+    assert await store.commits.commit_bulk_chunk("other", other, 0) == (1, 1)
 
 
 @pytest.mark.requirement("X5")
@@ -110,23 +112,23 @@ async def test_a_planted_bug_of_growth_is_caught(
 async def test_a_write_that_waits_is_shown(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, 2)
     attempt = await staged(scene, 0)
-    assert (await metastore.decide_bulk_write("spark", 1, attempt, 1)).outcome is BulkOutcome.DECIDED
+    assert (await metastore.commits.decide_bulk_write("spark", 1, attempt, 1)).outcome is BulkOutcome.DECIDED
     await move_time(raw, ONE_MINUTE)
-    assert await metastore.oldest_bulk_write() >= ONE_MINUTE
-    assert await metastore.finish_bulk_writes() == 1
-    assert await metastore.oldest_bulk_write() == 0
+    assert await metastore.housekeeping.oldest_bulk_write() >= ONE_MINUTE
+    assert await metastore.housekeeping.finish_bulk_writes() == 1
+    assert await metastore.housekeeping.oldest_bulk_write() == 0
 
 
 async def staged(scene: Scene, *places: int) -> uuid.UUID:
     keys, rng = [scene.keys[place] for place in places], random.Random(next(_SEEDS))  # no two ids of a millisecond
-    return await stage(scene.store, [bulk_file(await scene.store.database_ms(), rng, keys, records=RECORDS)])
+    return await stage(scene.store, [bulk_file(await scene.store.commits.database_ms(), rng, keys, records=RECORDS)])
 
 
 async def set_boundaries(scene: Scene, epoch: int) -> int:
     """The same as the active controller does; how many."""
-    splits = await scene.store.quiet_splits(9)
+    splits = await scene.store.topics.quiet_splits(9)
     for split in splits:
-        assert await scene.store.set_split_boundary(epoch, await scene.store.metadata_head(), split)
+        assert await scene.store.topics.set_split_boundary(epoch, await scene.store.cluster.metadata_head(), split)
     return len(splits)
 
 
@@ -134,7 +136,7 @@ async def check_doubling(scene: Scene, url: str) -> None:
     store, epoch = scene.store, await _controller_epoch(scene)
     number = scene.topic.topic_number
     attempt, late = await staged(scene, 0), await staged(scene, 1)
-    assert (await store.decide_bulk_write("spark", 1, attempt, 1, {number: 2})).outcome is BulkOutcome.DECIDED
+    assert (await store.commits.decide_bulk_write("spark", 1, attempt, 1, {number: 2})).outcome is BulkOutcome.DECIDED
     with pytest.raises(UnavailableError, match="decided bulk writes are not complete"):
         await _double(scene)
     plant(url, "change_partition_counts", *AS_BEFORE)
@@ -143,21 +145,21 @@ async def check_doubling(scene: Scene, url: str) -> None:
     async with session(url) as raw:
         await move_time(raw, ahead)
         assert await set_boundaries(scene, epoch) == 1, "the parent without the write"
-        refused = await store.decide_bulk_write("other", 1, late, 1, {number: 2})
+        refused = await store.commits.decide_bulk_write("other", 1, late, 1, {number: 2})
         assert (refused.outcome, refused.partition_key) == (BulkOutcome.TOPIC_CHANGES, scene.keys[1]), "an old layout"
         await move_time(raw, ahead + ONE_MINUTE)
-        assert await store.finish_bulk_writes() == 1, "its driver is gone"
+        assert await store.housekeeping.finish_bulk_writes() == 1, "its driver is gone"
         assert await set_boundaries(scene, epoch) == 0, "as after an agent's batch"
         await move_time(raw, 2 * ahead + ONE_MINUTE)
-        (split,) = await store.quiet_splits(9)
+        (split,) = await store.topics.quiet_splits(9)
         assert split.high_watermark == RECORDS, "the write is before the boundary"
         both = await staged(scene, 0, 2)
-        refused = await store.decide_bulk_write("third", 1, both, 1, {number: 4})
+        refused = await store.commits.decide_bulk_write("third", 1, both, 1, {number: 4})
         assert (refused.outcome, refused.partition_key) == (BulkOutcome.TOPIC_CHANGES, scene.keys[0]), "no boundary yet"
         assert await set_boundaries(scene, epoch) == 1
         await move_time(raw, 2 * ahead + ONE_MINUTE + 1)
-        assert (await store.decide_bulk_write("third", 1, both, 1, {number: 4})).outcome is BulkOutcome.DECIDED
-        assert await store.commit_bulk_chunk("third", both, 0) == (1, 1)
+        assert (await store.commits.decide_bulk_write("third", 1, both, 1, {number: 4})).outcome is BulkOutcome.DECIDED
+        assert await store.commits.commit_bulk_chunk("third", both, 0) == (1, 1)
 
 
 @pytest.mark.requirement("X5")
@@ -191,14 +193,16 @@ async def test_a_planted_bug_is_caught(
 async def test_a_write_that_was_laid_out_before_a_topic_grew_is_refused(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, 2)
     attempt = await staged(scene, 0, 1)
-    refused = await metastore.decide_bulk_write("spark", 1, attempt, 1, {scene.topic.topic_number: 1})
+    refused = await metastore.commits.decide_bulk_write("spark", 1, attempt, 1, {scene.topic.topic_number: 1})
     assert refused.outcome is BulkOutcome.TOPIC_CHANGES
-    assert (await metastore.decide_bulk_write("spark", 1, attempt, 1, {scene.topic.topic_number: 2})).attempt == attempt
+    assert (
+        await metastore.commits.decide_bulk_write("spark", 1, attempt, 1, {scene.topic.topic_number: 2})
+    ).attempt == attempt
 
 
 async def test_another_topic_under_the_same_name_is_refused(metastore: PostgresMetastore) -> None:
     async def decide(attempt: uuid.UUID, **more: bool) -> BulkDecision:
-        return await metastore.decide_bulk_write("write", 0, attempt, 1, **({"is_named": True} | more))
+        return await metastore.commits.decide_bulk_write("write", 0, attempt, 1, **({"is_named": True} | more))
 
     first, second = [await open_scene(metastore, 1) for _ in range(2)]
     attempt = await staged(first, 0)
@@ -211,6 +215,6 @@ async def test_another_topic_under_the_same_name_is_refused(metastore: PostgresM
     again = await staged(first, 0)
     for _ in range(2):
         assert (await decide(again)).attempt == attempt, "a rerun"
-    assert await metastore.commit_bulk_chunk("write", attempt, 0) == (1, 1)
+    assert await metastore.commits.commit_bulk_chunk("write", attempt, 0) == (1, 1)
     assert (await decide(attempt)).attempt == attempt
     assert await first.outcomes(batch(first.keys[0])) == [(BatchOutcome.APPENDED, RECORDS)]

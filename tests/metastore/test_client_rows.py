@@ -21,17 +21,17 @@ LARGE = """INSERT INTO transactions
 
 async def test_small_tables_are_counted(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, partitions=2)
-    before = await metastore.client_rows()
+    before = await metastore.housekeeping.client_rows()
     assert before == RowCounts(0, 0, 0)
     await scene.outcomes(*(batch(scene.keys[0], 0, producer=producer) for producer in range(1_000, 1_005)))
     await scene.outcomes(batch(scene.keys[1], 0, producer=1_000))
     for name in ("a", "b", "a"):
-        await metastore.init_producer(name, 60_000, NO_PRODUCER, {"a": 7, "b": 8}[name])
-    claim = await metastore.claim_group("g", *await join(metastore))
+        await metastore.transactions.init_producer(name, 60_000, NO_PRODUCER, {"a": 7, "b": 8}[name])
+    claim = await metastore.groups.claim_group("g", *await join(metastore))
     assert claim is not None
     offsets = [CommittedOffset(key, 5, -1, "") for key in scene.keys]
-    assert await metastore.commit_offsets("g", claim.coordinator_epoch, offsets) == [True, True]
-    assert await metastore.client_rows() == RowCounts(2, 6, 3), "two offsets and their group"
+    assert await metastore.groups.commit_offsets("g", claim.coordinator_epoch, offsets) == [True, True]
+    assert await metastore.housekeeping.client_rows() == RowCounts(2, 6, 3), "two offsets and their group"
 
 
 async def test_a_large_table_is_estimated_without_being_read(metastore: PostgresMetastore, raw: Session) -> None:
@@ -39,4 +39,4 @@ async def test_a_large_table_is_estimated_without_being_read(metastore: Postgres
     await raw.execute("VACUUM ANALYZE transactions")
     ((size,),) = await rows(raw, "SELECT pg_relation_size('transactions')")
     assert size > 16 * 1024 * 1024
-    assert 33_000 < (await metastore.client_rows()).transactional_ids < 37_000
+    assert 33_000 < (await metastore.housekeeping.client_rows()).transactional_ids < 37_000

@@ -46,7 +46,7 @@ async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence:
 
 
 async def _live(store: PostgresMetastore) -> list[int]:
-    return [agent.node_id for agent in (await load_image(store)).live_agents()]
+    return [agent.node_id for agent in (await load_image(store.cluster)).live_agents()]
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ async def test_the_same_incarnation_gets_the_same_answer_and_a_new_one_a_higher_
 ) -> None:
     await create(metastore, new_topic("before"))
     registration = new_agent(7, rack="zone-a")
-    first = await metastore.register_agent(registration)
-    head = await metastore.metadata_head()
-    assert await metastore.register_agent(registration) == first == RegisteredAgent(7, head - 1)
-    assert await metastore.metadata_head() == head
+    first = await metastore.cluster.register_agent(registration)
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.cluster.register_agent(registration) == first == RegisteredAgent(7, head - 1)
+    assert await metastore.cluster.metadata_head() == head
 
-    await metastore.unregister_agent(*first)
-    second = await metastore.register_agent(new_agent(7))
+    await metastore.cluster.unregister_agent(*first)
+    second = await metastore.cluster.register_agent(new_agent(7))
     assert second.node_id == 7
     assert second.broker_epoch > first.broker_epoch
 
@@ -101,31 +101,31 @@ async def test_the_same_incarnation_gets_the_same_answer_and_a_new_one_a_higher_
 async def test_the_broker_epoch_is_the_offset_of_the_record_that_says_so(metastore: PostgresMetastore) -> None:
     await create(metastore, new_topic("before"))
     registration = replace(new_agent(None), host="10.0.0.1", port=19092, rack="zone-a")
-    agent = await metastore.register_agent(registration)
-    (data,) = await metastore.read_metadata(agent.broker_epoch)
+    agent = await metastore.cluster.register_agent(registration)
+    (data,) = await metastore.cluster.read_metadata(agent.broker_epoch)
     record = decode_record(data)
     assert isinstance(record, RegisterBrokerRecord)
     assert (record.broker_id, record.broker_epoch) == agent
     assert record.incarnation_id == registration.incarnation_id
-    shown = (await load_image(metastore)).agents[agent.node_id]
+    shown = (await load_image(metastore.cluster)).agents[agent.node_id]
     assert (shown.host, shown.port, shown.rack, shown.fenced) == ("10.0.0.1", 19092, "zone-a", True)
 
 
 @pytest.mark.requirement("C5")
 async def test_an_agent_starts_fenced_and_is_unfenced_when_it_wants_to_be(metastore: PostgresMetastore) -> None:
-    agent = await metastore.register_agent(new_agent())
+    agent = await metastore.cluster.register_agent(new_agent())
     assert not await _beat(metastore, agent, want_fence=True)
     assert await _live(metastore) == []
-    quiet = await metastore.metadata_head()
+    quiet = await metastore.cluster.metadata_head()
 
     assert await _beat(metastore, agent)
     assert await _beat(metastore, agent)
-    assert await metastore.metadata_head() == quiet + 1, "a heartbeat that changes nothing writes no record"
+    assert await metastore.cluster.metadata_head() == quiet + 1, "a heartbeat that changes nothing writes no record"
     assert await _live(metastore) == [agent.node_id]
     assert not await _beat(metastore, agent, want_fence=True)
 
-    await metastore.unregister_agent(*agent)
-    records = [decode_record(data) for data in await metastore.read_metadata(quiet)]
+    await metastore.cluster.unregister_agent(*agent)
+    records = [decode_record(data) for data in await metastore.cluster.read_metadata(quiet)]
     node_id, epoch = agent
     assert records == [
         UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch),
@@ -140,10 +140,10 @@ async def test_a_stale_epoch_is_refused_and_cannot_unregister(metastore: Postgre
     stale = agent._replace(broker_epoch=agent.broker_epoch - 1)
     with pytest.raises(FencedError, match="node_id=3"):
         await _beat(metastore, stale)
-    await metastore.unregister_agent(*stale)
+    await metastore.cluster.unregister_agent(*stale)
     assert await _live(metastore) == [3]
-    await metastore.unregister_agent(*agent)
-    await metastore.unregister_agent(*agent)
+    await metastore.cluster.unregister_agent(*agent)
+    await metastore.cluster.unregister_agent(*agent)
     with pytest.raises(FencedError):
         await _beat(metastore, agent)
 
@@ -160,7 +160,7 @@ async def test_a_silent_agent_is_fenced_after_a_session_timeout_and_comes_back_w
     await pass_time(3.1)
     await _beat(metastore, heard)
     assert await _live(metastore) == [heard.node_id]
-    assert silent.node_id in (await load_image(metastore)).agents, "fenced, but still registered"
+    assert silent.node_id in (await load_image(metastore.cluster)).agents, "fenced, but still registered"
 
     assert await _beat(metastore, silent)
     assert await _live(metastore) == [silent.node_id, heard.node_id]
@@ -172,11 +172,11 @@ async def test_a_node_id_is_refused_to_others_until_a_session_timeout_after_its_
 ) -> None:
     holder, witness = await join(metastore, 1), await join(metastore, 2)
     with pytest.raises(AlreadyExistsError, match="node_id=1"):
-        await metastore.register_agent(new_agent(1))
+        await metastore.cluster.register_agent(new_agent(1))
     assert await _beat(metastore, holder), "the holder is not disturbed"
 
     await _pass_with_heartbeats(pass_time, metastore, witness)
-    successor = await metastore.register_agent(new_agent(1))
+    successor = await metastore.cluster.register_agent(new_agent(1))
     assert successor.broker_epoch > holder.broker_epoch
     with pytest.raises(FencedError):
         await _beat(metastore, holder)
@@ -186,12 +186,12 @@ async def test_a_node_id_is_refused_to_others_until_a_session_timeout_after_its_
 async def test_a_fenced_agent_that_is_heard_keeps_its_node_id(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
-    fenced = await metastore.register_agent(new_agent(1))
+    fenced = await metastore.cluster.register_agent(new_agent(1))
     for _ in range(10):
         await pass_time(3)
         await _beat(metastore, fenced, want_fence=True)
     with pytest.raises(AlreadyExistsError):
-        await metastore.register_agent(new_agent(1))
+        await metastore.cluster.register_agent(new_agent(1))
 
 
 @pytest.mark.requirement("C16")
@@ -199,27 +199,31 @@ async def test_leased_node_ids_are_distinct_lowest_first_and_reused_only_when_fr
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
     await join(metastore, 2)
-    agents = await asyncio.gather(*(metastore.register_agent(new_agent()) for _ in range(6)))
+    agents = await asyncio.gather(*(metastore.cluster.register_agent(new_agent()) for _ in range(6)))
     assert sorted(agent.node_id for agent in agents) == [1, 3, 4, 5, 6, 7]
     left, silent, witness = (next(a for a in agents if a.node_id == n) for n in (3, 5, 7))
-    await metastore.unregister_agent(*left)
-    assert (await metastore.register_agent(new_agent())).node_id == 3
-    assert (await metastore.register_agent(new_agent())).node_id == 8
+    await metastore.cluster.unregister_agent(*left)
+    assert (await metastore.cluster.register_agent(new_agent())).node_id == 3
+    assert (await metastore.cluster.register_agent(new_agent())).node_id == 8
 
-    everybody = [RegisteredAgent(a.node_id, a.broker_epoch) for a in (await load_image(metastore)).agents.values()]
+    everybody = [
+        RegisteredAgent(a.node_id, a.broker_epoch) for a in (await load_image(metastore.cluster)).agents.values()
+    ]
     for _ in range(7):
         await pass_time(3)
         for agent in everybody:
             if agent != silent:
                 await _beat(metastore, agent)
-    taken_over = await metastore.register_agent(new_agent())
+    taken_over = await metastore.cluster.register_agent(new_agent())
     assert taken_over.node_id == silent.node_id
     assert taken_over.broker_epoch > witness.broker_epoch
 
 
 @pytest.mark.requirement("C16")
 async def test_of_many_who_claim_one_node_id_at_once_one_gets_it(metastore: PostgresMetastore) -> None:
-    answers = await asyncio.gather(*(metastore.register_agent(new_agent(5)) for _ in range(4)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(metastore.cluster.register_agent(new_agent(5)) for _ in range(4)), return_exceptions=True
+    )
     assert len([answer for answer in answers if isinstance(answer, RegisteredAgent)]) == 1
     assert len([answer for answer in answers if isinstance(answer, AlreadyExistsError)]) == 3
 
@@ -258,7 +262,7 @@ async def test_after_all_were_silent_none_is_fenced_or_replaced_for_a_session_ti
     for _ in range(5):
         await pass_time(3)
         with pytest.raises(AlreadyExistsError):
-            await metastore.register_agent(new_agent(2))
+            await metastore.cluster.register_agent(new_agent(2))
         assert await _beat(metastore, first)
     assert await _live(metastore) == [1, 2]
     assert await _beat(metastore, second), "it came back in time"
@@ -276,9 +280,9 @@ async def test_refused_registrations_alone_end_the_grace_after_an_outage(
     registration = new_agent(1)
     for _ in range(6):
         with pytest.raises(AlreadyExistsError):
-            await metastore.register_agent(registration)
+            await metastore.cluster.register_agent(registration)
         await pass_time(3)
-    assert (await metastore.register_agent(registration)).node_id == 1
+    assert (await metastore.cluster.register_agent(registration)).node_id == 1
 
 
 async def test_after_a_restart_of_postgres_none_is_fenced_for_a_session_timeout(

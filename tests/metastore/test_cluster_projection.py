@@ -97,7 +97,7 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
             topic = rng.choice(list(image.topics_by_id.values()))
             count = len(topic.leader_epochs)
             growth = PartitionGrowth(topic.topic_id, count, count + rng.randint(1, 3))
-            assert await store.create_partitions(image.offset, [growth])
+            assert await store.topics.create_partitions(image.offset, [growth])
         case "configure":
             resource = rng.choice([(2, name) for name in image.topics_by_name] + [(4, ""), (32, "group")])
             values = [(name, rng.choice(("1", "2", None))) for name in rng.sample("abc", rng.randint(1, 3))]
@@ -105,10 +105,10 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
                 ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=value)
                 for name, value in values
             ]
-            assert await store.append_records(image.offset, configs)
+            assert await store.cluster.append_records(image.offset, configs)
         case "register":
             features = {"f": FeatureRange(1, 3), **SUPPORTED_FEATURES}
-            await store.register_agent(replace(new_agent(rack=rng.choice((None, "a"))), features=features))
+            await store.cluster.register_agent(replace(new_agent(rack=rng.choice((None, "a"))), features=features))
         case "beat" if agents:
             want_fence = rng.random() < 0.4
             answer = await beat(store, RegisteredAgent(*rng.choice(agents)), want_fence=want_fence)
@@ -118,19 +118,19 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
         case "level":
             level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=rng.randint(1, 3))
             record = rng.choice((level, RemoveFeatureLevelRecord(name="f")))
-            assert await store.append_records(image.offset, [record])
+            assert await store.cluster.append_records(image.offset, [record])
         case "unregister" if agents:
             gone = rng.choice(agents)
-            await store.unregister_agent(*gone)
+            await store.cluster.unregister_agent(*gone)
             with pytest.raises(FencedError):
                 await beat(store, RegisteredAgent(*gone))
 
 
 async def _keep_snapshot(store: PostgresMetastore, image: MetadataImage) -> None:
     """Do what the active controller does now and then."""
-    lease = await store.hold_controller_lease(1, uuid.UUID(int=1), 1_000)
-    await store.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
-    await store.truncate_metadata(lease.controller_epoch, 1_000)
+    lease = await store.controller.hold_controller_lease(1, uuid.UUID(int=1), 1_000)
+    await store.controller.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+    await store.controller.truncate_metadata(lease.controller_epoch, 1_000)
 
 
 @pytest.mark.requirement("C1", "C3", "C8")
@@ -140,13 +140,13 @@ async def test_tables_and_image_agree_after_every_step(metastore: PostgresMetast
     followed = MetadataImage()
     for number in range(60):
         await _step(metastore, followed, rng, number)
-        followed = apply(followed, await metastore.read_metadata(followed.offset))
-        assert followed.offset == await metastore.metadata_head()
+        followed = apply(followed, await metastore.cluster.read_metadata(followed.offset))
+        assert followed.offset == await metastore.cluster.metadata_head()
         assert await _projection(raw) == _shown(followed)
         if rng.random() < 0.1:
             await _keep_snapshot(metastore, followed)
-    assert await metastore.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
-    assert await load_image(metastore) == followed, "a follower that was away ends with the same image"
+    assert await metastore.cluster.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
+    assert await load_image(metastore.cluster) == followed, "a follower that was away ends with the same image"
 
 
 @pytest.mark.parametrize(

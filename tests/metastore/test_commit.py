@@ -54,7 +54,7 @@ async def test_files_of_one_call_follow_each_other_in_each_partition(scene: Scen
 async def test_neighbours_become_one_extent_and_a_gap_two(scene: Scene) -> None:
     a, b, _ = scene.keys
     await scene.commit(file_of([batch(a), batch(a), batch(b), batch(a)]))
-    (found,) = await scene.store.find_extents([ExtentQuery(a, 0, 1 << 20)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(a, 0, 1 << 20)])
     assert [(e.base_offset, e.last_offset, e.position, e.length) for e in found.extents] == [
         (0, 9, 0, 2 * BATCH_BYTES),
         (10, 14, 3 * BATCH_BYTES, BATCH_BYTES),
@@ -146,7 +146,7 @@ async def test_a_dead_batch_between_two_live_ones_is_in_no_extent(scene: Scene) 
     await scene.outcomes(batch(key, 0))
     file = file_of([batch(key, 5), batch(key, 0), batch(key, 10)])
     await scene.commit(file)
-    (found,) = await scene.store.find_extents([ExtentQuery(key, 5, 1 << 20)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(key, 5, 1 << 20)])
     assert [(e.base_offset, e.last_offset, e.position, e.length) for e in found.extents] == [
         (5, 9, 0, BATCH_BYTES),
         (10, 14, 2 * BATCH_BYTES, BATCH_BYTES),
@@ -188,7 +188,7 @@ async def test_sequences_wrap(scene: Scene, raw: Session) -> None:
 
 async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
-    young = (await scene.store.allocate_producer_ids(10))[3]
+    young = (await scene.store.commits.allocate_producer_ids(10))[3]
     await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
     await raw.execute(
         "INSERT INTO producer_id_blocks VALUES (10, 19, clock_timestamp() - interval '24 hours 15 minutes')"
@@ -205,7 +205,7 @@ async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, 
 async def test_a_fresh_producer_of_an_old_cluster_keeps_its_order(scene: Scene, raw: Session) -> None:
     """Its agent assigned one id a day ago, and now the next. The producer's second batch arrives first."""
     key, clock = scene.keys[0], ManualClock()
-    ids = ProducerIds(scene.store, clock)
+    ids = ProducerIds(scene.store.commits, clock)
     await ids.next()
     await clock.advance(49 * 3_600)
     await move_time(raw, 49 * 3_600)
@@ -264,7 +264,7 @@ async def test_the_same_file_again_gets_the_same_answer(scene: Scene, regular: b
 async def test_a_fenced_agent_commits_nothing_new_but_hears_of_what_it_did(scene: Scene) -> None:
     done, late = file_of([batch(scene.keys[0], 0)]), file_of([batch(scene.keys[0], 5)])
     first = await scene.commit(done)
-    await scene.store.unregister_agent(*scene.agent)
+    await scene.store.cluster.unregister_agent(*scene.agent)
     assert await scene.commit(done) == first
     (refused,) = await scene.commit(late)
     assert (refused.status, refused.batches) == (FileStatus.AGENT_FENCED, [])
@@ -285,7 +285,7 @@ async def test_an_answer_is_kept_beyond_its_file_s_time_until_its_slot_is_emptie
     await move_time(raw, 3_700)
     assert await scene.commit(file) == first
     await move_time(raw, 6 * 900)
-    while await scene.store.rotate_log_slots():
+    while await scene.store.housekeeping.rotate_log_slots():
         pass
     (gone,) = await scene.commit(file)
     assert gone.status is FileStatus.TOO_OLD
@@ -360,7 +360,7 @@ async def test_a_deleted_topic_leaves_only_its_producers_once_purged(scene: Scen
     await raw.execute("UPDATE producer_state SET touched_hour = 5")
     await delete(scene.store, scene.topic.topic_id)
     removed = []
-    while count := await scene.store.purge_deleted_partitions(1):
+    while count := await scene.store.housekeeping.purge_deleted_partitions(1):
         removed.append(count)
     assert sum(removed) == 3 + 2 + 3  # extents, producers, entries
     assert await _live_bytes(scene, kept) == BATCH_BYTES

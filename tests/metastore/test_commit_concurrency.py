@@ -134,7 +134,7 @@ async def test_a_commit_is_before_or_after_its_topic_s_deletion(
     outcome = BatchOutcome.UNKNOWN_PARTITION if deleted_first else APPENDED
     assert [told.outcome for told in answer.batches] == [outcome]
     assert await rows(raw, "SELECT count(*) FROM extents") == [(0 if deleted_first else 1,)]
-    (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
     assert not found.known
 
 
@@ -184,7 +184,7 @@ async def test_a_producer_is_heard_of_or_forgotten_never_half(
     key = scene.keys[0]
     await scene.outcomes(batch(key, 0, producer=5))
     await move_time(raw, 26 * 3_600)
-    expiry = scene.store.expire_producer_state(10)
+    expiry = scene.store.housekeeping.expire_producer_state(10)
     file = file_of([batch(key, 5, producer=5)], age_ms=-26 * HOUR_MS)
     async with gate(metastore_url, scene.shard(0)) as line:
         if expired_first:
@@ -204,29 +204,29 @@ async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(
     await move_time(raw, 26 * 3_600)
     await raw.execute("UPDATE producer_state SET touched_hour = 1 WHERE partition_key = %s", [scene.keys[3]])
     async with gate(metastore_url, scene.shard(3)) as line:
-        expiry = await line.join(scene.store.expire_producer_state(10))
+        expiry = await line.join(scene.store.housekeeping.expire_producer_state(10))
         for place, key in enumerate(scene.keys):
             if place != 3:
                 (answer,) = await scene.commit(file_of([batch(key, 5, producer=5)], age_ms=-26 * HOUR_MS))
                 assert pairs(answer.batches) == appended(5)
     assert await expiry == 1
-    assert await scene.store.expire_producer_state(10) == 0
+    assert await scene.store.housekeeping.expire_producer_state(10) == 0
 
 
 async def test_rotation_gives_way_to_readers_and_no_answer_is_lost(scene: Scene, raw: Session) -> None:
-    page = await scene.store.poll_feed({})
+    page = await scene.store.index.poll_feed({})
     files = [file_of([batch(scene.keys[0])]) for _ in range(12)]
     await raw.execute("BEGIN")
     await rows(raw, "SELECT count(*) FROM commit_log")
     await rows(raw, "SELECT count(*) FROM commit_answers")
-    assert await scene.store.rotate_log_slots() is None
+    assert await scene.store.housekeeping.rotate_log_slots() is None
     await raw.execute("COMMIT")
     first, emptied = await asyncio.gather(
         asyncio.gather(*(scene.commit(file) for file in files)), _empty_slots(scene, 4)
     )
     assert len(set(emptied)) == 4  # two of the feed's, two of the answers'
     assert [await scene.commit(file) for file in files] == first
-    after = await scene.store.poll_feed(page.heads)
+    after = await scene.store.index.poll_feed(page.heads)
     assert [row.seq for row in after.rows] == list(range(1, 13))
     assert [row.extents[0].base_offset for row in after.rows] == list(range(0, 60, 5))
 
@@ -234,7 +234,7 @@ async def test_rotation_gives_way_to_readers_and_no_answer_is_lost(scene: Scene,
 async def _empty_slots(scene: Scene, count: int) -> list[str]:
     emptied: list[str] = []
     while len(emptied) < count:
-        slot = await scene.store.rotate_log_slots()
+        slot = await scene.store.housekeeping.rotate_log_slots()
         emptied += [slot] if slot else []
     return emptied
 
@@ -258,7 +258,7 @@ async def test_a_wait_that_the_server_ends_did_nothing(scene: Scene, metastore_u
     file = file_of([batch(scene.keys[0])])
     async with shard_gate(metastore_url, scene.shard(0)):
         with pytest.raises(UnavailableError):
-            await hasty.commit_files(*scene.agent, [file])
-    (answer,) = await hasty.commit_files(*scene.agent, [file])
+            await hasty.commits.commit_files(*scene.agent, [file])
+    (answer,) = await hasty.commits.commit_files(*scene.agent, [file])
     await hasty.close()
     assert pairs(answer.batches) == appended(0)

@@ -49,19 +49,19 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
     """Return what an agent's everyday questions cost now."""
     store, key, shard = scene.store, scene.keys[0], scene.shard(0)
-    (latest,) = await store.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
+    (latest,) = await store.index.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
     high = latest.offset
     measured = {}
     for name, offset in (("tail", high - 1), ("middle", high // 2), ("start", 0)):
-        await store.find_extents([ExtentQuery(key, offset, 300)])
+        await store.index.find_extents([ExtentQuery(key, offset, 300)])
         measured[f"find_extents at the {name}"] = pages["look_up_extents"]
     stamps = {kind.name: int(kind) for kind in OffsetKind} | {"first": 0, "a third": high // 3, "beyond": 1 << 40}
     for name, stamp in stamps.items():
-        await store.list_offsets([OffsetQuery(key, stamp)])
+        await store.index.list_offsets([OffsetQuery(key, stamp)])
         measured[f"list_offsets, {name}"] = pages["list_offsets"]
-    head = (await store.poll_feed({})).heads[shard]
+    head = (await store.index.poll_feed({})).heads[shard]
     for name, seq in (("news", head - 1), ("no news", head)):
-        await store.poll_feed({shard: seq})
+        await store.index.poll_feed({shard: seq})
         measured[f"poll_feed, {name}"] = pages["poll_feed"]
     await scene.commit(file_of([batch(key, 0, producer=9_999_999)]))
     measured["commit_files"] = pages["commit_files"]
@@ -71,15 +71,15 @@ async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
 async def retention_costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
     """Return what retention's questions and moves cost now: five extents, all or the first of many."""
     store, measured = scene.store, {}
-    _, (a, _) = await store.oldest_extents([OldestQuery(key, 5) for key in scene.keys])
+    _, (a, _) = await store.retention.oldest_extents([OldestQuery(key, 5) for key in scene.keys])
     measured["oldest_extents"] = pages["oldest_extents"]
-    await store.partition_sizes(scene.keys)
+    await store.reports.partition_sizes(scene.keys)
     measured["partition_sizes"] = pages["partition_sizes"]
     for name, key, offset in (
         ("five extents", scene.keys[0], a.extents[4].last_offset + 1),
         ("many", scene.keys[1], -1),
     ):
-        await store.move_log_starts([LogStartTarget(key, offset)], max_extents=5)
+        await store.retention.move_log_starts([LogStartTarget(key, offset)], max_extents=5)
         measured[f"move_log_starts, {name}"] = pages["move_log_starts"]
     return measured
 
@@ -87,7 +87,7 @@ async def retention_costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]
 async def fill(scene: Scene, calls: int, rng: random.Random) -> None:
     """Commits of many extents each, each of another producer, with clocks that disagree."""
     a, b = scene.keys
-    (latest,) = await scene.store.list_offsets([OffsetQuery(a, OffsetKind.LATEST)])
+    (latest,) = await scene.store.index.list_offsets([OffsetQuery(a, OffsetKind.LATEST)])
     for call in range(calls):
         batches = []
         for place in range(EXTENTS_PER_CALL):
@@ -132,10 +132,10 @@ async def test_a_held_snapshot_costs_a_commit_a_few_pages(
             await scene.commit(file_of([batch(key, number, records=1) for key in scene.keys]))
         monkeypatch.setattr(Statement, "send", counting)
         await scene.commit(file_of([batch(key, first + count, records=1) for key in scene.keys]))
-        await metastore.find_extents([ExtentQuery(key, first, 1) for key in scene.keys])
-        await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST) for key in scene.keys])
-        await metastore.poll_feed({})
-        await metastore.partition_sizes(scene.keys)
+        await metastore.index.find_extents([ExtentQuery(key, first, 1) for key in scene.keys])
+        await metastore.index.list_offsets([OffsetQuery(key, OffsetKind.LATEST) for key in scene.keys])
+        await metastore.index.poll_feed({})
+        await metastore.reports.partition_sizes(scene.keys)
         return dict(pages)
 
     monkeypatch.undo()
@@ -157,20 +157,20 @@ async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMeta
         await raw.execute("SELECT 1")
         for number in range(30):
             await scene.commit(file_of([batch(scene.keys[0], number, records=1)]))
-        assert await metastore.held_snapshot() >= 30
-    assert await metastore.held_snapshot() < 30
+        assert await metastore.housekeeping.held_snapshot() >= 30
+    assert await metastore.housekeeping.held_snapshot() < 30
 
 
 async def test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones(
     metastore: PostgresMetastore, raw: Session, pages: dict[str, int]
 ) -> None:
-    await metastore.allocate_producer_ids(10)
+    await metastore.commits.allocate_producer_ids(10)
     few = pages["allocate_producer_ids"]
     await raw.execute(
         "INSERT INTO producer_id_blocks"
         " SELECT 2000 + 10 * n, 2009 + 10 * n, wall_time() FROM generate_series(0, 19999) AS n"
     )
     await raw.execute("ANALYZE producer_id_blocks")
-    block = await metastore.allocate_producer_ids(10)
+    block = await metastore.commits.allocate_producer_ids(10)
     assert block[0] == 2010 + 10 * 19_999
     assert pages["allocate_producer_ids"] <= few + DEEPER_PAGES

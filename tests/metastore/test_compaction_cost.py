@@ -42,8 +42,8 @@ async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]
     async with session(url) as raw:
         await raw.execute("VACUUM ANALYZE extents, segment_files, partitions")
     job = await claim(store, "compact", key=str(uuid.uuid4()))
-    await store.waiting_files(uuid.UUID(int=0), 5)
-    live = await store.live_extents(last)
+    await store.compaction.waiting_files(uuid.UUID(int=0), 5)
+    live = await store.compaction.live_extents(last)
     swaps = [
         Swap(
             part.partition_key,
@@ -58,8 +58,8 @@ async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]
         for part in live.partitions
     ]
     file = NewFile(new_file_id(live.wall_ms, rng), 1, 2_000, 1_200)
-    assert await store.swap_extents(job.token, file, swaps) == [SwapOutcome.DONE] * PARTITIONS
-    await store.finish_job(job.token)
+    assert await store.compaction.swap_extents(job.token, file, swaps) == [SwapOutcome.DONE] * PARTITIONS
+    await store.jobs.finish_job(job.token)
     return {name: pages[name] for name in ("waiting_files", "find_mergeable_extents", "swap_extents")}
 
 
@@ -76,5 +76,5 @@ async def test_a_plan_a_look_and_a_swap_cost_the_same_in_any_history(
     assert deep["waiting_files"] <= shallow["waiting_files"] + DEEPER_PAGES
     assert deep["find_mergeable_extents"] <= shallow["find_mergeable_extents"] + inputs
     assert deep["swap_extents"] <= shallow["swap_extents"] + 4 * inputs
-    (found,) = await metastore.find_extents([ExtentQuery(scene.keys[0], 0, 1 << 40)])
+    (found,) = await metastore.index.find_extents([ExtentQuery(scene.keys[0], 0, 1 << 40)])
     assert found.extents[-1].base_offset < found.extents[-1].last_offset

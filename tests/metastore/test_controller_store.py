@@ -37,7 +37,7 @@ async def pass_time(raw: Session) -> PassTime:
 
 
 async def _hold(store: PostgresMetastore, controller_id: int, incarnation: uuid.UUID) -> ControllerLease:
-    return await store.hold_controller_lease(controller_id, incarnation, LEASE_MS)
+    return await store.controller.hold_controller_lease(controller_id, incarnation, LEASE_MS)
 
 
 def _who(lease: ControllerLease) -> ControllerLease:
@@ -49,7 +49,7 @@ def _who(lease: ControllerLease) -> ControllerLease:
 async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_do_nothing(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
-    assert await metastore.describe_controller() is None
+    assert await metastore.controller.describe_controller() is None
     first = await _hold(metastore, 1, FIRST)
     assert _who(first) == ControllerLease(1, 1, is_own=True, lease_ms=LEASE_MS)
     standby = await _hold(metastore, 2, SECOND)
@@ -59,30 +59,30 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
     assert await _hold(metastore, 1, FIRST) == first, "renewed, under the same epoch"
     await pass_time(2_000)
     assert not (await _hold(metastore, 2, SECOND)).is_own, "2000 s after it was renewed"
-    assert await metastore.describe_controller() == ControllerLease(1, 1, is_own=False)
+    assert await metastore.controller.describe_controller() == ControllerLease(1, 1, is_own=False)
 
     await pass_time(1_500)
-    assert await metastore.describe_controller() is None
+    assert await metastore.controller.describe_controller() is None
     second = await _hold(metastore, 2, SECOND)
     assert _who(second) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
     assert _who(await _hold(metastore, 1, FIRST)) == _who(second)._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
 
-    head = await metastore.metadata_head()
-    image = await load_image(metastore)
+    head = await metastore.cluster.metadata_head()
+    image = await load_image(metastore.cluster)
     level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=1)
     stale = first.controller_epoch
     for action in (
-        metastore.fence_silent_agents(stale, session_timeout_ms=1),
-        metastore.append_records(head, [level], controller_epoch=stale),
-        metastore.save_snapshot(stale, StoredSnapshot(image.offset, encode_snapshot(image))),
-        metastore.truncate_metadata(stale, 10),
+        metastore.controller.fence_silent_agents(stale, session_timeout_ms=1),
+        metastore.cluster.append_records(head, [level], controller_epoch=stale),
+        metastore.controller.save_snapshot(stale, StoredSnapshot(image.offset, encode_snapshot(image))),
+        metastore.controller.truncate_metadata(stale, 10),
     ):
         with pytest.raises(FencedError, match="controller_epoch=1"):
             await action
-    await metastore.resign_controller(stale)
+    await metastore.controller.resign_controller(stale)
     assert (await _hold(metastore, 1, FIRST)).controller_id == 2
-    assert await metastore.metadata_head() == head
-    assert await metastore.newest_snapshot() is None
+    assert await metastore.cluster.metadata_head() == head
+    assert await metastore.cluster.newest_snapshot() is None
 
 
 @pytest.mark.requirement("C15")
@@ -97,8 +97,8 @@ async def test_of_many_standbys_one_takes_over(metastore: PostgresMetastore, pas
 
 async def test_who_resigns_is_replaced_at_once(metastore: PostgresMetastore) -> None:
     first = await _hold(metastore, 1, FIRST)
-    await metastore.resign_controller(first.controller_epoch)
-    assert await metastore.describe_controller() is None
+    await metastore.controller.resign_controller(first.controller_epoch)
+    assert await metastore.controller.describe_controller() is None
     assert _who(await _hold(metastore, 2, SECOND)) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
 
 
@@ -109,7 +109,7 @@ async def test_a_lease_is_renewed_or_taken_over_while_a_snapshot_is_being_stored
 ) -> None:
     """The insert waits for another session that stores the same key, as a large one waits for its disk."""
     first = await _hold(metastore, 1, FIRST)
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     snapshot = StoredSnapshot(image.offset, encode_snapshot(image))
     async with session(metastore_url) as gate, session(metastore_url) as observer:
         async with gate.transaction(force_rollback=True):
@@ -117,7 +117,7 @@ async def test_a_lease_is_renewed_or_taken_over_while_a_snapshot_is_being_stored
                 "INSERT INTO metadata_snapshots (end_offset, data, created_at) VALUES (%s, '', now())",
                 [snapshot.end_offset],
             )
-            saving = asyncio.create_task(metastore.save_snapshot(first.controller_epoch, snapshot))
+            saving = asyncio.create_task(metastore.controller.save_snapshot(first.controller_epoch, snapshot))
             await waiting(observer, 1)
             if taken_over:
                 await pass_time(4_000)
@@ -128,10 +128,10 @@ async def test_a_lease_is_renewed_or_taken_over_while_a_snapshot_is_being_stored
         if taken_over:
             with pytest.raises(FencedError, match="controller_epoch=1"):
                 await saving
-            assert await metastore.newest_snapshot() is None, "an old controller's is not kept"
+            assert await metastore.cluster.newest_snapshot() is None, "an old controller's is not kept"
         else:
             await saving
-            assert await metastore.newest_snapshot() == snapshot
+            assert await metastore.cluster.newest_snapshot() == snapshot
 
 
 @pytest.mark.requirement("C15")
@@ -145,9 +145,9 @@ async def test_a_take_over_waits_for_an_action_and_the_action_that_comes_after_i
         async with gate.transaction():
             await gate.execute("SELECT lock_metadata_head()")
             level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=1)
-            head = await metastore.metadata_head()
+            head = await metastore.cluster.metadata_head()
             acting = asyncio.create_task(
-                metastore.append_records(head, [level], controller_epoch=first.controller_epoch)
+                metastore.cluster.append_records(head, [level], controller_epoch=first.controller_epoch)
             )
             await waiting(observer, 1)
             taking_over = asyncio.create_task(_hold(metastore, 2, SECOND))
@@ -156,7 +156,7 @@ async def test_a_take_over_waits_for_an_action_and_the_action_that_comes_after_i
         assert await acting
         assert (await taking_over).is_own
     with pytest.raises(FencedError):
-        await metastore.append_records(head + 1, [level], controller_epoch=first.controller_epoch)
+        await metastore.cluster.append_records(head + 1, [level], controller_epoch=first.controller_epoch)
 
 
 async def test_heartbeats_name_the_active_controller(metastore: PostgresMetastore) -> None:
@@ -167,9 +167,9 @@ async def test_heartbeats_name_the_active_controller(metastore: PostgresMetastor
 
 
 async def _snapshot(store: PostgresMetastore, epoch: int) -> StoredSnapshot:
-    image = await load_image(store)
+    image = await load_image(store.cluster)
     made = StoredSnapshot(image.offset, encode_snapshot(image))
-    await store.save_snapshot(epoch, made)
+    await store.controller.save_snapshot(epoch, made)
     return made
 
 
@@ -177,45 +177,45 @@ async def _snapshot(store: PostgresMetastore, epoch: int) -> StoredSnapshot:
 async def test_the_log_goes_back_to_the_older_of_two_snapshots_and_says_so(metastore: PostgresMetastore) -> None:
     epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
     await create(metastore, new_topic("a", 5))
-    assert await metastore.newest_snapshot() is None
+    assert await metastore.cluster.newest_snapshot() is None
     first = await _snapshot(metastore, epoch)
-    assert await metastore.truncate_metadata(epoch, 100) == 0, "one snapshot may yet prove unreadable"
+    assert await metastore.controller.truncate_metadata(epoch, 100) == 0, "one snapshot may yet prove unreadable"
     await create(metastore, new_topic("b", 3))
     second = await _snapshot(metastore, epoch)
-    await metastore.save_snapshot(epoch, second)
-    assert await metastore.newest_snapshot() == second
+    await metastore.controller.save_snapshot(epoch, second)
+    assert await metastore.cluster.newest_snapshot() == second
 
-    whole = await metastore.read_metadata(0)
-    assert await metastore.truncate_metadata(epoch, 4) == 4
-    assert await metastore.truncate_metadata(epoch, 100) == first.end_offset - 1 - 4
-    assert await metastore.truncate_metadata(epoch, 100) == 0
-    assert await metastore.metadata_log_start() == first.end_offset - 1
+    whole = await metastore.cluster.read_metadata(0)
+    assert await metastore.controller.truncate_metadata(epoch, 4) == 4
+    assert await metastore.controller.truncate_metadata(epoch, 100) == first.end_offset - 1 - 4
+    assert await metastore.controller.truncate_metadata(epoch, 100) == 0
+    assert await metastore.cluster.metadata_log_start() == first.end_offset - 1
     with pytest.raises(TruncatedError, match=f"asked=0 kept={first.end_offset - 1}"):
-        await metastore.read_metadata(0)
-    assert await metastore.read_metadata(first.end_offset - 1) == whole[first.end_offset - 1 :]
-    assert await metastore.read_metadata(await metastore.metadata_head()) == []
-    assert set((await load_image(metastore)).topics_by_name) == {"a", "b"}
+        await metastore.cluster.read_metadata(0)
+    assert await metastore.cluster.read_metadata(first.end_offset - 1) == whole[first.end_offset - 1 :]
+    assert await metastore.cluster.read_metadata(await metastore.cluster.metadata_head()) == []
+    assert set((await load_image(metastore.cluster)).topics_by_name) == {"a", "b"}
 
     await create(metastore, new_topic("c"))
     await _snapshot(metastore, epoch)
-    await metastore.truncate_metadata(epoch, 100)
-    assert await metastore.metadata_log_start() == second.end_offset - 1, "a third one drops the first"
-    image = await load_image(metastore)
+    await metastore.controller.truncate_metadata(epoch, 100)
+    assert await metastore.cluster.metadata_log_start() == second.end_offset - 1, "a third one drops the first"
+    image = await load_image(metastore.cluster)
     assert set(image.topics_by_name) == {"a", "b", "c"}
-    assert image.offset == await metastore.metadata_head()
+    assert image.offset == await metastore.cluster.metadata_head()
     assert load_snapshot(second.data).offset == second.end_offset
 
 
 async def test_what_a_snapshot_leaves_is_known(metastore: PostgresMetastore, pass_time: PassTime) -> None:
     epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
     await create(metastore, new_topic("a", 5))
-    whole = await metastore.read_metadata(0)
-    state = await metastore.snapshot_state()
+    whole = await metastore.cluster.read_metadata(0)
+    state = await metastore.controller.snapshot_state()
     assert state[:1] + state[2:] == (0, len(whole), sum(map(len, whole)))
     await pass_time(100)
     made = await _snapshot(metastore, epoch)
     await pass_time(60)
-    end, age_ms, records, size = await metastore.snapshot_state()
+    end, age_ms, records, size = await metastore.controller.snapshot_state()
     assert (end, records, size) == (made.end_offset, 0, 0)
     assert 60_000 <= age_ms < 160_000, "since the snapshot, not since the beginning"
     assert isinstance(state, SnapshotState)
@@ -224,4 +224,4 @@ async def test_what_a_snapshot_leaves_is_known(metastore: PostgresMetastore, pas
 async def test_a_snapshot_of_what_is_not_in_the_log_is_refused(metastore: PostgresMetastore) -> None:
     epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
     with pytest.raises(InvalidError, match="end_offset=99"):
-        await metastore.save_snapshot(epoch, StoredSnapshot(99, b""))
+        await metastore.controller.save_snapshot(epoch, StoredSnapshot(99, b""))

@@ -53,8 +53,10 @@ async def scene(metastore: PostgresMetastore, raw: Session) -> HalvingScene:
 
 async def merged(scene: HalvingScene) -> None:
     """Make the children aliases."""
-    for split in await scene.store.quiet_splits(99):
-        assert await scene.store.set_split_boundary(scene.controller_epoch, await scene.store.metadata_head(), split)
+    for split in await scene.store.topics.quiet_splits(99):
+        assert await scene.store.topics.set_split_boundary(
+            scene.controller_epoch, await scene.store.cluster.metadata_head(), split
+        )
     await scene.begin()
     await scene.pause()
     assert await scene.merge()

@@ -29,7 +29,7 @@ async def test_extents_are_bounded_by_bytes_but_never_none(scene: Scene) -> None
     key = scene.keys[0]
     await scene.commit(file_of(scattered(scene, *(batch(key) for _ in range(6)))))
     queries = [ExtentQuery(key, 7, size) for size in (0, 1, BATCH_BYTES, BATCH_BYTES + 1, 1 << 40)]
-    found = await scene.store.find_extents(queries)
+    found = await scene.store.index.find_extents(queries)
     assert [[extent.base_offset for extent in answer.extents] for answer in found] == [
         [5],
         [5],
@@ -43,7 +43,7 @@ async def test_extents_are_bounded_by_bytes_but_never_none(scene: Scene) -> None
 async def test_one_answer_holds_five_hundred_extents_at_most(scene: Scene) -> None:
     key = scene.keys[0]
     await scene.commit(file_of(scattered(scene, *(batch(key, records=1) for _ in range(501)))))
-    (found,) = await scene.store.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     assert [extent.base_offset for extent in found.extents] == list(range(500))
 
 
@@ -51,28 +51,28 @@ async def test_each_query_has_its_answer_in_its_place(scene: Scene) -> None:
     a, b = scene.keys
     await scene.commit(file_of([batch(a), batch(b, records=7)]))
     queries = [ExtentQuery(b, 0, 1), ExtentQuery(99 << 24, 0, 1), ExtentQuery(a, 5, 1), ExtentQuery(b, 6, 1)]
-    found = await scene.store.find_extents(queries)
+    found = await scene.store.index.find_extents(queries)
     assert [answer.partition_key for answer in found] == [query.partition_key for query in queries]
     assert [answer.known for answer in found] == [True, False, True, True]
     assert [len(answer.extents) for answer in found] == [1, 0, 0, 1]
-    assert await scene.store.find_extents([]) == []
-    assert await scene.store.list_offsets([]) == []
+    assert await scene.store.index.find_extents([]) == []
+    assert await scene.store.index.list_offsets([]) == []
 
 
 async def test_nothing_below_the_log_start_is_found(scene: Scene, raw: Session) -> None:
     key = scene.keys[0]
     await scene.commit(file_of(scattered(scene, *(batch(key, max_timestamp=stamp) for stamp in (50, 10, 20)))))
     await raw.execute("UPDATE partitions SET log_start_offset = 7 WHERE partition_key = %s", (key,))
-    (found,) = await scene.store.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     assert [extent.base_offset for extent in found.extents] == [5, 10]
     kinds = [OffsetKind.EARLIEST, OffsetKind.LATEST, OffsetKind.MAX_TIMESTAMP, 0, 11, 21]
-    offsets = await scene.store.list_offsets([OffsetQuery(key, kind) for kind in kinds])
+    offsets = await scene.store.index.list_offsets([OffsetQuery(key, kind) for kind in kinds])
     assert [answer.offset for answer in offsets] == [7, 15, 10, 5, 10, -1]
 
 
 async def test_offsets_of_an_empty_and_of_a_deleted_partition(scene: Scene) -> None:
     queries = [OffsetQuery(scene.keys[0], kind) for kind in (*OffsetKind, 5)]
-    found = await scene.store.list_offsets(queries)
+    found = await scene.store.index.list_offsets(queries)
     assert [(answer.known, answer.offset, answer.leader_epoch, answer.extent) for answer in found] == [
         (True, 0, 0, None),
         (True, 0, 0, None),
@@ -81,7 +81,7 @@ async def test_offsets_of_an_empty_and_of_a_deleted_partition(scene: Scene) -> N
         (True, -1, -1, None),
     ]
     await delete(scene.store, scene.topic.topic_id)
-    assert {answer.known for answer in await scene.store.list_offsets(queries)} == {False}
+    assert {answer.known for answer in await scene.store.index.list_offsets(queries)} == {False}
 
 
 async def test_epochs_are_those_of_the_data(scene: Scene, raw: Session) -> None:
@@ -90,7 +90,7 @@ async def test_epochs_are_those_of_the_data(scene: Scene, raw: Session) -> None:
     await raw.execute("UPDATE partitions SET leader_epoch = 4")
     await scene.commit(file_of([batch(key, max_timestamp=5_000)]))
     kinds = [OffsetKind.EARLIEST, OffsetKind.LATEST, OffsetKind.MAX_TIMESTAMP, 0]
-    found = await scene.store.list_offsets([OffsetQuery(key, kind) for kind in kinds])
+    found = await scene.store.index.list_offsets([OffsetQuery(key, kind) for kind in kinds])
     assert [answer.leader_epoch for answer in found] == [0, 4, 4, 0]
 
 
@@ -116,7 +116,7 @@ async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, r
     extents = [Extent(*row) for row in await cursor.fetchall()]
     highest = max(extent.max_timestamp for extent in extents)
     asked = [OffsetKind.MAX_TIMESTAMP, 0, highest, highest + 1, *(rng.randint(0, 5_000) for _ in range(60))]
-    found = await scene.store.list_offsets([OffsetQuery(key, stamp) for stamp in asked])
+    found = await scene.store.index.list_offsets([OffsetQuery(key, stamp) for stamp in asked])
     for stamp, answer in zip(asked, found, strict=True):
         wanted = highest if stamp == OffsetKind.MAX_TIMESTAMP else stamp
         assert answer.extent == next((e for e in extents if e.max_timestamp >= wanted), None), stamp

@@ -39,7 +39,7 @@ async def _pages_are_right(scene: Scene, rng: random.Random) -> bool:
             heads[scene.shard(place)] += 1
         named = rng.sample(range(SHARDS), rng.randint(0, SHARDS))  # in any order
         positions = {shard: rng.randint(0, heads[shard]) for shard in named}
-        page = await scene.store.poll_feed(positions)
+        page = await scene.store.index.poll_feed(positions)
         if page.heads != heads or [(row.shard, row.seq) for row in page.rows] != _expected(heads, positions):
             return False
     return True

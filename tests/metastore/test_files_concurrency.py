@@ -39,7 +39,7 @@ async def test_a_commit_that_comes_again_does_not_wait_for_a_change_of_its_file(
     async with shard_gate(metastore_url, scene.shard(0)) as gate:
         again = asyncio.create_task(scene.commit(file))
         await waiting(gate, 1)
-        move = asyncio.create_task(metastore.move_log_starts([LogStartTarget(key, 10)], max_extents=10))
+        move = asyncio.create_task(metastore.retention.move_log_starts([LogStartTarget(key, 10)], max_extents=10))
         await waiting(gate, 2)
     assert await again == [first]
     (moved,) = await move
@@ -55,22 +55,24 @@ async def test_a_file_that_comes_to_life_is_not_taken(
     scene = await open_scene(metastore)
     (key,) = scene.keys
     await scene.commit(file_of([batch(key)]), file_of([batch(key)]))
-    (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (found,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     size = sum(extent.length for extent in found.extents)
     merged = NewFile(new_file_id(time.time_ns() // 1_000_000, random.Random(1)), 1, size, size)
     inputs = tuple(SwapInput(extent.last_offset, extent.source) for extent in found.extents)
     swap = Swap(key, 0, 9, 0, size, 0, 1_000, inputs)
     lost = swap._replace(inputs=(SwapInput(4, merged.file_id), SwapInput(9, merged.file_id)))
-    assert await metastore.swap_extents(await _claim(metastore, "early"), merged, [lost]) == [SwapOutcome.LOST]
+    assert await metastore.compaction.swap_extents(await _claim(metastore, "early"), merged, [lost]) == [
+        SwapOutcome.LOST
+    ]
     await raw.execute("UPDATE jobs SET state = 2, ended_at = wall_time()")  # its lease pinned what it saw
     await move_time(raw, AGE_SECONDS)
     await set_for_cluster(metastore, "file.delete.delay.ms", 0)
     token, janitor = await _claim(metastore, "late"), await _claim(metastore, "janitor")
-    life = (await metastore.janitor_state()).incarnation_id
+    life = (await metastore.files.janitor_state()).incarnation_id
     async with shard_gate(metastore_url, scene.shard(0)) as gate:
-        revived = asyncio.create_task(metastore.swap_extents(token, merged, [swap]))
+        revived = asyncio.create_task(metastore.compaction.swap_extents(token, merged, [swap]))
         await waiting(gate, 1)
-        taking = asyncio.create_task(metastore.take_dead_files(janitor, life, limit=10))
+        taking = asyncio.create_task(metastore.files.take_dead_files(janitor, life, limit=10))
         await waiting(gate, 2)
     assert await revived == [SwapOutcome.DONE]
     assert await taking == []

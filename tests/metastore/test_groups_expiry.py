@@ -22,21 +22,21 @@ class Groups:
         self.days = 0.0
 
     async def claim(self, group_id: str) -> None:
-        claim = await self.store.claim_group(group_id, *self.agent)
+        claim = await self.store.groups.claim_group(group_id, *self.agent)
         assert claim is not None
         self.epochs[group_id] = claim.coordinator_epoch
 
     async def commit(self, group_id: str, *topics: str) -> None:
         keys = [key for topic in topics for key in self.keys[topic]]
         offsets = [CommittedOffset(key, 5, -1, "") for key in keys]
-        assert all(await self.store.commit_offsets(group_id, self.epochs[group_id], offsets))
+        assert all(await self.store.groups.commit_offsets(group_id, self.epochs[group_id], offsets))
 
     async def save(self, group_id: str, state: str, subscribed: tuple[str, ...] | None = ()) -> None:
         record = GroupRecord(GroupKind.CLASSIC, state, "consumer", subscribed, b"saved")
-        await self.store.save_group(group_id, self.epochs[group_id], record)
+        await self.store.groups.save_group(group_id, self.epochs[group_id], record)
 
     async def release(self, *group_ids: str) -> None:
-        await self.store.release_groups({group_id: self.epochs[group_id] for group_id in group_ids})
+        await self.store.groups.release_groups({group_id: self.epochs[group_id] for group_id in group_ids})
 
     async def pass_days(self, days: float) -> None:
         self.days += days
@@ -46,17 +46,17 @@ class Groups:
     async def expire(self) -> int:
         """Expire groups until there is nothing old any more; how many were looked at."""
         total = 0
-        while looked_at := await self.store.expire_group_offsets(LIMIT):
+        while looked_at := await self.store.housekeeping.expire_group_offsets(LIMIT):
             total += looked_at
         return total
 
     async def left(self, group_id: str) -> set[str]:
         """Topics with offsets."""
-        stored = {offset.partition_key for offset in await self.store.fetch_offsets(group_id, None)}
+        stored = {offset.partition_key for offset in await self.store.groups.fetch_offsets(group_id, None)}
         return {topic for topic, keys in self.keys.items() if stored & set(keys)}
 
     async def listed(self) -> list[str]:
-        return [group.group_id for group in await self.store.list_groups()]
+        return [group.group_id for group in await self.store.groups.list_groups()]
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ async def test_expiry_goes_in_chunks(groups: Groups) -> None:
     await groups.release(*groups.epochs)
     await groups.pass_days(8)
     passes = 0
-    while await groups.store.expire_group_offsets(2):
+    while await groups.store.housekeeping.expire_group_offsets(2):
         passes += 1
     assert passes >= 6
     assert await groups.listed() == []

@@ -31,24 +31,24 @@ FINDS = (AssertionError, HeadraceError)
 
 
 async def grow(store: PostgresMetastore, shards: int = GROWN) -> bool:
-    return await store.grow_commit_shards(shards, await store.metadata_head())
+    return await store.cluster.grow_commit_shards(shards, await store.cluster.metadata_head())
 
 
 async def test_partitions_heads_and_metadata_have_the_new_count(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore, partitions=40)
     opened_with = metastore.commit_shards
-    assert (await load_image(metastore)).commit_shards(opened_with) == opened_with == 8
+    assert (await load_image(metastore.cluster)).commit_shards(opened_with) == opened_with == 8
     assert await grow(metastore)
-    image = await load_image(metastore)
-    assert (image.commit_shards(opened_with), await metastore.count_commit_shards()) == (GROWN, GROWN)
+    image = await load_image(metastore.cluster)
+    assert (image.commit_shards(opened_with), await metastore.cluster.count_commit_shards()) == (GROWN, GROWN)
     found = dict(await rows(raw, "SELECT partition_key, shard FROM partitions"))
     levels = await rows(raw, "SELECT min_level, max_level FROM features WHERE name = %s", COMMIT_SHARDS)
     assert found == {key: commit_shard(key, GROWN) for key in scene.keys}
     assert levels == [(1, GROWN)]
-    assert (await metastore.poll_feed({})).heads == dict.fromkeys(range(GROWN), 0)
+    assert (await metastore.index.poll_feed({})).heads == dict.fromkeys(range(GROWN), 0)
     later = await open_scene(metastore, partitions=40)
     assert await later.outcomes(*(batch(key) for key in later.keys)) == appended(*[0] * 40)
-    heads = (await metastore.poll_feed({})).heads
+    heads = (await metastore.index.poll_feed({})).heads
     assert {shard for shard, head in heads.items() if head} == set(range(GROWN)), "new topics use all of them"
 
 
@@ -56,28 +56,28 @@ async def test_partitions_heads_and_metadata_have_the_new_count(metastore: Postg
 async def test_only_doublings_are_taken(metastore: PostgresMetastore, shards: int) -> None:
     with pytest.raises((InvalidError, UnavailableError), match="grow by doublings"):
         await grow(metastore, shards)
-    assert await metastore.count_commit_shards() == 8
+    assert await metastore.cluster.count_commit_shards() == 8
 
 
 async def test_nothing_happens_if_the_metadata_log_has_moved_on(metastore: PostgresMetastore) -> None:
-    head = await metastore.metadata_head()
+    head = await metastore.cluster.metadata_head()
     await open_scene(metastore)
-    assert not await metastore.grow_commit_shards(GROWN, head)
-    assert await metastore.count_commit_shards() == 8
+    assert not await metastore.cluster.grow_commit_shards(GROWN, head)
+    assert await metastore.cluster.count_commit_shards() == 8
 
 
 async def test_an_agent_of_the_release_before_keeps_the_count_as_it_is(metastore: PostgresMetastore) -> None:
     """Such an agent would follow new shards from their newest row on, and miss what is before."""
     older = {name: levels for name, levels in AGENT_FEATURES.items() if name != COMMIT_SHARDS}
     registration = new_agent()
-    agent = await metastore.register_agent(type(registration)(**{**_fields(registration), "features": older}))
+    agent = await metastore.cluster.register_agent(type(registration)(**{**_fields(registration), "features": older}))
     with pytest.raises(UnsupportedFeatureError, match=COMMIT_SHARDS):
-        change_feature(await load_image(metastore), COMMIT_SHARDS, GROWN, allow_downgrade=False)
-    await metastore.unregister_agent(*agent)
-    change_feature(await load_image(metastore), COMMIT_SHARDS, GROWN, allow_downgrade=False)
+        change_feature(await load_image(metastore.cluster), COMMIT_SHARDS, GROWN, allow_downgrade=False)
+    await metastore.cluster.unregister_agent(*agent)
+    change_feature(await load_image(metastore.cluster), COMMIT_SHARDS, GROWN, allow_downgrade=False)
     assert await grow(metastore)
     with pytest.raises(UnsupportedFeatureError, match=COMMIT_SHARDS):
-        await metastore.register_agent(type(registration)(**{**_fields(registration), "features": older}))
+        await metastore.cluster.register_agent(type(registration)(**{**_fields(registration), "features": older}))
     assert await join(metastore)
 
 
@@ -127,7 +127,7 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
     forgotten: list[Extent] = []
     for each in (index, part):
         each.on_forgotten = forgotten.extend
-        each.apply(await store.poll_feed(each.heads))
+        each.apply(await store.index.poll_feed(each.heads))
     known: dict[int, list[Extent]] = {key: [] for key in scene.keys}
     running = True
 
@@ -146,7 +146,7 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
     async def follow() -> None:
         while running:
             each = rng.choice((index, part))
-            each.apply(await store.poll_feed(each.heads))
+            each.apply(await store.index.poll_feed(each.heads))
             await asyncio.sleep(rng.random() / 100)
 
     tasks = [asyncio.create_task(commit(number)) for number in range(len(agents))] + [asyncio.create_task(follow())]
@@ -179,7 +179,7 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
 async def _follow_to_the_end(store: PostgresMetastore, index: TailIndex, part: TailIndex) -> None:
     """Both readers; the one of every other shard has what the other one has of these."""
     for each in (index, part):
-        while not each.is_at_end(page := await store.poll_feed(each.heads)):
+        while not each.is_at_end(page := await store.index.poll_feed(each.heads)):
             each.apply(page)
     of_even_shards = [extent for extent in index.extents() if commit_shard(extent.partition_key, 64) % 2 == 0]
     assert sorted(part.extents()) == sorted(of_even_shards) != []

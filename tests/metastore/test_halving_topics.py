@@ -75,10 +75,10 @@ async def test_a_paused_child_sends_batches_back_but_duplicates(scene: HalvingSc
     await scene.later(TIMES.pause_most_ms)
     assert await scene.outcomes(batch(scene.keys[2], 5)) == appended(5), "also if no controller undoes the pause"
     children = [pair.child_key for pair in (await scene.state()).pairs]
-    assert await scene.store.resume_children(scene.controller_epoch, children) == 2
+    assert await scene.store.topics.resume_children(scene.controller_epoch, children) == 2
     assert await scene.states() == [SPLITS, SPLITS, IS_CHILD, IS_CHILD]
     with pytest.raises(FencedError):
-        await scene.store.pause_children(scene.controller_epoch - 1, children)
+        await scene.store.topics.pause_children(scene.controller_epoch - 1, children)
 
 
 async def test_a_child_is_merged_when_every_group_that_counts_has_committed_its_end(scene: HalvingScene) -> None:
@@ -105,7 +105,7 @@ async def test_a_child_is_merged_when_every_share_group_has_done_its_records(sce
     await scene.store_share("ended", 2, 0)
     await scene.begin("ended")
     assert [(pair.lag, pair.behind) for pair in (await scene.state()).pairs] == [(1, ["workers"]), (0, [])]
-    readers = await scene.store.topic_readers(scene.topic.topic_id)
+    readers = await scene.store.topics.topic_readers(scene.topic.topic_id)
     assert [reader.group_id for reader in readers] == ["elsewhere", "ended", "workers"], "so its name is shown"
     await scene.pause()
     assert not await scene.merge()
@@ -213,13 +213,13 @@ async def test_a_settled_halving_leaves_aliases_only(scene: HalvingScene) -> Non
     assert await scene.settle()
     assert not await scene.settle(), "once"
     assert await scene.states() == [TAKES, TAKES, ALIAS, ALIAS]
-    assert await scene.store.halving_state(scene.topic.topic_id) is None
+    assert await scene.store.topics.halving_state(scene.topic.topic_id) is None
     topic = await scene.image()
     assert (topic.halving, topic.aliases, topic.moving_child(0)) == (-1, {2: 0, 3: 1}, None)
     assert await scene.outcomes(batch(scene.keys[0], 5), scene.aliased(2, 0, 5)) == appended(10, 15)
     for table in ("merge_producers", "partition_splits", "split_producers", "topic_halvings"):
         assert await rows(scene.raw, f"SELECT * FROM {table}") == []
-    image = await load_image(scene.store)
+    image = await load_image(scene.store.cluster)
     assert load_snapshot(encode_snapshot(image)) == image
 
 
@@ -244,13 +244,13 @@ async def test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had(
         scene.raw, "SELECT group_id, committed_offset FROM group_offsets WHERE partition_key = %s", scene.keys[2]
     )
     assert sorted(found) == [("new", 5), ("old", 5)], "what the child had is older than what the parent got"
-    loaded = [await scene.store.load_share_partitions(f"{which} workers") for which in ("old", "new")]
+    loaded = [await scene.store.groups.load_share_partitions(f"{which} workers") for which in ("old", "new")]
     starts = [{each.partition_key: each.start_offset for each in rows_of_group} for rows_of_group in loaded]
     assert starts == [{scene.keys[0]: 5, scene.keys[2]: 5}, {scene.keys[0]: 0, scene.keys[2]: 5}]
     assert loaded[1][-1].kept == encode_kept(())
     assert await rows(scene.raw, "SELECT * FROM partition_merges") == []
     for group, begins in (("old", None), ("later", 5)):
-        position, _ = await scene.store.parent_positions(group, scene.keys[:2])
+        position, _ = await scene.store.groups.parent_positions(group, scene.keys[:2])
         assert position.child_begins == begins, "a group that comes later must not read the child's earlier life"
 
 
@@ -263,7 +263,7 @@ async def test_two_halvings_make_aliases_of_aliases(scene: HalvingScene) -> None
     assert topic.aliases == {2: 0, 3: 1, 4: 0, 5: 1, 6: 0, 7: 1}
     assert await scene.outcomes(scene.aliased(6, 2, 5)) == [SENT_BACK], "its agent is behind"
     assert await scene.outcomes(scene.aliased(6, 0, 5), scene.aliased(4, 0, 5)) == appended(5, 10)
-    image = await load_image(scene.store)
+    image = await load_image(scene.store.cluster)
     assert load_snapshot(encode_snapshot(image)) == image
     topic = await scene.double()
     assert topic.aliases == {4: 0, 5: 1, 6: 2, 7: 3}
@@ -279,7 +279,9 @@ async def test_a_topic_that_grew_in_the_ordinary_way_halves(metastore: PostgresM
     await raw.execute("UPDATE partitions SET state = 0")
     await scene.begin()
     await scene.pause()
-    await scene.store.resume_children(scene.controller_epoch, [pair.child_key for pair in (await scene.state()).pairs])
+    await scene.store.topics.resume_children(
+        scene.controller_epoch, [pair.child_key for pair in (await scene.state()).pairs]
+    )
     assert await scene.states() == [TAKES] * 4
     await scene.later(TIMES.pause_again_ms)
     await scene.pause()
@@ -291,13 +293,13 @@ async def test_a_halving_is_given_up_until_a_child_is_merged(scene: HalvingScene
     store = scene.store
     await scene.begin()
     await scene.pause()
-    assert not await store.cancel_halving(await store.metadata_head() - 1, scene.topic.topic_id)
-    assert await store.cancel_halving(await store.metadata_head(), scene.topic.topic_id)
+    assert not await store.topics.cancel_halving(await store.cluster.metadata_head() - 1, scene.topic.topic_id)
+    assert await store.topics.cancel_halving(await store.cluster.metadata_head(), scene.topic.topic_id)
     assert await scene.states() == [SPLITS, SPLITS, IS_CHILD, IS_CHILD]
     assert (await scene.image()).halving == -1
     assert (await scene.image()).splits.keys() == {0: Split(2), 1: Split(3)}.keys()
     await _merged(scene)
-    assert not await store.cancel_halving(await store.metadata_head(), scene.topic.topic_id)
+    assert not await store.topics.cancel_halving(await store.cluster.metadata_head(), scene.topic.topic_id)
 
 
 async def test_counts_do_not_change_while_a_topic_halves(scene: HalvingScene) -> None:
@@ -310,26 +312,28 @@ async def test_counts_do_not_change_while_a_topic_halves(scene: HalvingScene) ->
     with pytest.raises(InvalidError, match="the topic halves"):
         halve((await scene.image()).ordered_partitions)
     with pytest.raises(HeadraceError, match="duplicate key"):
-        await scene.store.begin_halving(await scene.store.metadata_head(), Halving(scene.topic.topic_id, 2))
+        await scene.store.topics.begin_halving(
+            await scene.store.cluster.metadata_head(), Halving(scene.topic.topic_id, 2)
+        )
 
 
 async def test_a_stale_controller_and_a_log_that_moved_on_change_nothing(scene: HalvingScene) -> None:
     await scene.begin()
     await scene.pause()
     store, topic_id, pairs = scene.store, scene.topic.topic_id, (await scene.state()).pairs
-    head = await store.metadata_head()
-    assert not await store.merge_children(scene.controller_epoch, head - 1, topic_id, pairs)
-    assert not await store.settle_halving(scene.controller_epoch, head - 1, topic_id)
+    head = await store.cluster.metadata_head()
+    assert not await store.topics.merge_children(scene.controller_epoch, head - 1, topic_id, pairs)
+    assert not await store.topics.settle_halving(scene.controller_epoch, head - 1, topic_id)
     with pytest.raises(FencedError):
-        await store.merge_children(scene.controller_epoch - 1, head, topic_id, pairs)
+        await store.topics.merge_children(scene.controller_epoch - 1, head, topic_id, pairs)
     with pytest.raises(FencedError):
-        await store.settle_halving(scene.controller_epoch - 1, head, topic_id)
-    assert await store.metadata_head() == head
+        await store.topics.settle_halving(scene.controller_epoch - 1, head, topic_id)
+    assert await store.cluster.metadata_head() == head
 
 
 async def test_a_deleted_topic_leaves_nothing_of_its_halving(scene: HalvingScene) -> None:
     await _merged(scene)
     assert await scene.outcomes(scene.aliased(2, 0, 0)) == appended(0)
-    assert await scene.store.delete_topics(await scene.store.metadata_head(), [scene.topic.topic_id])
+    assert await scene.store.topics.delete_topics(await scene.store.cluster.metadata_head(), [scene.topic.topic_id])
     for table in ("topic_halvings", "partition_merges", "merge_producers"):
         assert await rows(scene.raw, f"SELECT * FROM {table}") == []

@@ -19,7 +19,7 @@ async def _write(scene: Scene, raw: Session, epochs: list[int], model: ModelPart
     for epoch in epochs:
         await raw.execute("UPDATE partitions SET leader_epoch = %s WHERE partition_key = %s", (epoch, scene.keys[0]))
         await scene.outcomes(batch(scene.keys[0], leader_epoch=epoch))
-    (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[0], 0, 1 << 40)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(scene.keys[0], 0, 1 << 40)])
     model.extents, model.high_watermark = found.extents, found.high_watermark
 
 
@@ -39,20 +39,20 @@ async def test_answers_are_the_models(metastore: PostgresMetastore, raw: Session
     )
     await raw.execute("DELETE FROM extents WHERE last_offset < %s", (partition.log_start_offset,))
     partition.extents = [e for e in partition.extents if e.last_offset >= partition.log_start_offset]
-    found = await metastore.find_epoch_ends([EpochQuery(scene.keys[0], epoch) for epoch in range(12)])
+    found = await metastore.index.find_epoch_ends([EpochQuery(scene.keys[0], epoch) for epoch in range(12)])
     assert found == await model.find_epoch_ends([EpochQuery(key, epoch) for epoch in range(12)])
 
 
 async def test_an_empty_log_and_a_deleted_one(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore)
     here = EpochQuery(scene.keys[0], 0)
-    assert await metastore.find_epoch_ends([here, EpochQuery(here.partition_key, 1)]) == [
+    assert await metastore.index.find_epoch_ends([here, EpochQuery(here.partition_key, 1)]) == [
         EpochEnd(True, 0, 0),
         EpochEnd(True, -1, -1),
     ]
     await delete(metastore, scene.topic.topic_id)
-    assert await metastore.find_epoch_ends([here]) == [EpochEnd(False, -1, -1)]
-    assert await metastore.find_epoch_ends([]) == []
+    assert await metastore.index.find_epoch_ends([here]) == [EpochEnd(False, -1, -1)]
+    assert await metastore.index.find_epoch_ends([]) == []
 
 
 async def test_an_old_epochs_end_is_found_by_index_probes(metastore: PostgresMetastore, raw: Session) -> None:
@@ -65,7 +65,7 @@ async def test_an_old_epochs_end_is_found_by_index_probes(metastore: PostgresMet
     await raw.execute("UPDATE partition_heads SET high_watermark = 200000")
     await raw.execute("UPDATE partitions SET leader_epoch = 20")
     await raw.execute("ANALYZE extents")
-    (found,) = await metastore.find_epoch_ends([EpochQuery(scene.keys[0], 7)])
+    (found,) = await metastore.index.find_epoch_ends([EpochQuery(scene.keys[0], 7)])
     assert found == EpochEnd(True, 7, 80_000)
     look_up = "SELECT find_epoch_end(%s, 7, 0, 200000)"
     await rows(raw, look_up, scene.keys[0])  # the session has its catalogs and plans from now on

@@ -40,17 +40,17 @@ async def _is_pinned(raw: Session) -> bool:
 
 
 async def test_only_holders_that_read_segment_files_pin_them(metastore: PostgresMetastore, metastore_url: str) -> None:
-    lease = await metastore.hold_controller_lease(0, uuid.UUID(int=1), 60_000)
-    await metastore.schedule_jobs(lease.controller_epoch, [kind.schedule(lambda _: 60_000) for kind in PERIODIC])
+    lease = await metastore.controller.hold_controller_lease(0, uuid.UUID(int=1), 60_000)
+    await metastore.jobs.schedule_jobs(lease.controller_epoch, [kind.schedule(lambda _: 60_000) for kind in PERIODIC])
     async with session(metastore_url) as raw:
         for kind in (*KINDS.values(), TABLE_UPKEEP.at("prod.sales of 2026"), OF_A_LATER_VERSION):
             if kind not in PERIODIC:
-                await metastore.enqueue_jobs([kind.once("x")])
-            job = await metastore.claim_job("w", [kind.name], LEASE_MS)
+                await metastore.jobs.enqueue_jobs([kind.once("x")])
+            job = await metastore.jobs.claim_job("w", [kind.name], LEASE_MS)
             assert job is not None, kind
             assert await _is_pinned(raw) == kind.reads_segments, kind
-            await metastore.finish_job(job.token)
-        granted = await metastore.pin_reads("scan", 60_000, 60_000)
+            await metastore.jobs.finish_job(job.token)
+        granted = await metastore.jobs.pin_reads("scan", 60_000, 60_000)
         assert granted.token is not None
         assert await _is_pinned(raw)
 
@@ -60,15 +60,15 @@ async def test_upkeep_of_a_table_that_hangs_keeps_no_dead_file(
 ) -> None:
     """Its heartbeats renew the lease, and only another holder's lease counts."""
     upkeep = TABLE_UPKEEP.at("lake.default")
-    await metastore.enqueue_jobs([upkeep.once("orders"), COMPACT.once("1")])
-    hanging = await metastore.claim_job("w", [upkeep.name], LEASE_MS)
-    merge = await metastore.claim_job("w", [COMPACT.name], LEASE_MS)
+    await metastore.jobs.enqueue_jobs([upkeep.once("orders"), COMPACT.once("1")])
+    hanging = await metastore.jobs.claim_job("w", [upkeep.name], LEASE_MS)
+    merge = await metastore.jobs.claim_job("w", [COMPACT.name], LEASE_MS)
     assert hanging is not None
     assert merge is not None
     async with session(metastore_url) as raw:
         assert await _is_pinned(raw)
-        await metastore.finish_job(merge.token)
-        await metastore.heartbeat_job(hanging.token, LEASE_MS, "")
+        await metastore.jobs.finish_job(merge.token)
+        await metastore.jobs.heartbeat_job(hanging.token, LEASE_MS, "")
         assert not await _is_pinned(raw)
 
 

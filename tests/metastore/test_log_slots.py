@@ -35,11 +35,11 @@ async def emptied_beside_writers(scene: Scene, url: str) -> int:
         for turn in range(1, TURNS + 1):
             await move_time(raw, turn * TURN_SECONDS)
             for _ in range(2):
-                emptied += await scene.store.rotate_log_slots() is not None
+                emptied += await scene.store.housekeeping.rotate_log_slots() is not None
             file = file_of([batch(scene.keys[turn % 8])], age_ms=-turn * TURN_SECONDS * 1000)
             (answer,) = await scene.commit(file)
             assert [outcome for outcome, _ in pairs(answer.batches)] == [appended(0)[0][0]]
-        assert await scene.store.overdue_slots() == {"commit_log": 0, "commit_answers": 0}
+        assert await scene.store.housekeeping.overdue_slots() == {"commit_log": 0, "commit_answers": 0}
         assert (await rows(raw, "SELECT count(*) FROM commit_log"))[0][0] < TURNS / 2
     return emptied
 
@@ -69,9 +69,9 @@ async def test_commits_do_not_wait_for_a_slot_that_pg_dump_reads(scene: Scene, m
         await dump.execute(b"BEGIN")
         for log in ("commit_log", "commit_answers"):
             await rows(dump, f"SELECT count(*) FROM {log}")
-        assert await scene.store.rotate_log_slots() is None
+        assert await scene.store.housekeeping.rotate_log_slots() is None
         await raw.execute(b"ALTER FUNCTION rotate_log_slots() SET lock_timeout = '1h'")
-        rotation = asyncio.create_task(scene.store.rotate_log_slots())
+        rotation = asyncio.create_task(scene.store.housekeeping.rotate_log_slots())
         await waiting(raw, 1)
         for place, key in enumerate(scene.keys[1:]):
             (answer,) = await scene.commit(file_of([batch(key)]))
@@ -87,7 +87,7 @@ async def test_two_agents_do_not_empty_one_slot_twice(scene: Scene, metastore_ur
         await move_time(raw, TURN_SECONDS)
         await other.execute(b"BEGIN")
         await rows(other, "SELECT FROM log_slots FOR UPDATE")
-        assert await scene.store.rotate_log_slots() is None, "it is left to the other one"
-        assert set((await scene.store.overdue_slots()).values()) != {0}
+        assert await scene.store.housekeeping.rotate_log_slots() is None, "it is left to the other one"
+        assert set((await scene.store.housekeeping.overdue_slots()).values()) != {0}
         await other.execute(b"COMMIT")
-        assert await scene.store.rotate_log_slots() is not None
+        assert await scene.store.housekeeping.rotate_log_slots() is not None

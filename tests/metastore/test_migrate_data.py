@@ -60,12 +60,12 @@ def used_url(postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch)
 
 async def test_files_and_partitions_are_what_their_extents_say(used_url: str) -> None:
     store = await PostgresMetastore.open(used_url, Settings(metastore_pool_size=2))
-    assert await store.partition_sizes(KEYS) == [300, 0]
-    waiting = await store.waiting_files(uuid.UUID(int=0), 10)
+    assert await store.reports.partition_sizes(KEYS) == [300, 0]
+    waiting = await store.compaction.waiting_files(uuid.UUID(int=0), 10)
     assert [(file.file_id, file.level, file.body_bytes, file.live_bytes) for file in waiting.files] == [
         (LIVE, 0, 300, 300)
     ]
-    assert len((await store.live_extents([LIVE, DEAD])).partitions[0].extents) == 2
+    assert len((await store.compaction.live_extents([LIVE, DEAD])).partitions[0].extents) == 2
     async with session(used_url) as raw:
         assert await rows(raw, "SELECT file_id FROM segment_files WHERE dead_at IS NOT NULL") == [(DEAD,)]
         assert await rows(raw, "SELECT length(zone_secret) FROM cluster") == [(32,)]
@@ -76,12 +76,14 @@ async def test_groups_keep_their_state_and_positions_and_claims_go_on_above_old_
     store = await PostgresMetastore.open(used_url, Settings(metastore_pool_size=2))
     agent = await join(store)
     for group_id, saved in (("members", b"saved"), ("claimed", None), ("alone", None)):
-        claim = await store.claim_group(group_id, *agent)
+        claim = await store.groups.claim_group(group_id, *agent)
         assert claim is not None
         assert claim.coordinator_epoch > 7
         assert (claim.record and claim.record.data) == saved
-        assert await store.commit_offsets(group_id, claim.coordinator_epoch, [CommittedOffset(KEYS[1], 8, -1, "")])
-    found = {offset.partition_key: offset for offset in await store.fetch_offsets("members", None)}
+        assert await store.groups.commit_offsets(
+            group_id, claim.coordinator_epoch, [CommittedOffset(KEYS[1], 8, -1, "")]
+        )
+    found = {offset.partition_key: offset for offset in await store.groups.fetch_offsets("members", None)}
     assert (found[KEYS[0]].offset, found[KEYS[0]].metadata) == (5, "told")
     await store.close()
 
@@ -89,14 +91,14 @@ async def test_groups_keep_their_state_and_positions_and_claims_go_on_above_old_
 async def test_positions_that_were_committed_without_a_group_expire_and_hold_nothing_up(used_url: str) -> None:
     store = await PostgresMetastore.open(used_url, Settings(metastore_pool_size=2))
     agent = await join(store)
-    claim = await store.claim_group("later", *agent)
+    claim = await store.groups.claim_group("later", *agent)
     assert claim is not None
-    await store.commit_offsets("later", claim.coordinator_epoch, [CommittedOffset(KEYS[0], 8, -1, "")])
+    await store.groups.commit_offsets("later", claim.coordinator_epoch, [CommittedOffset(KEYS[0], 8, -1, "")])
     async with session(used_url) as raw:
         await move_time(raw, 8 * DAY_SECONDS)
     await set_for_cluster(store, "offsets.retention.minutes", 7 * 24 * 60)
     for _ in range(10):  # one at a time: what cannot expire must not come before what can
-        await store.expire_group_offsets(1)
-    left = [group_id for group_id in ("members", "alone", "later") if await store.fetch_offsets(group_id, None)]
+        await store.housekeeping.expire_group_offsets(1)
+    left = [group_id for group_id in ("members", "alone", "later") if await store.groups.fetch_offsets(group_id, None)]
     assert left == ["members"], "it may have members: that is known only after a claim"
     await store.close()

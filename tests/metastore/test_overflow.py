@@ -130,8 +130,8 @@ async def _operations(scene: Scene) -> dict[str, Operation]:
     """Return what clients, agents and controllers do all the time, on rows that are there."""
     store, key = scene.store, scene.keys[0]
     group_epoch, numbers = await claimed_group(scene, "g"), itertools.count()
-    await store.commit_offsets("g", group_epoch, [position(key, 1)])
-    await store.enqueue_jobs([NewJob("k", str(number), b"") for number in range(200)])
+    await store.groups.commit_offsets("g", group_epoch, [position(key, 1)])
+    await store.jobs.enqueue_jobs([NewJob("k", str(number), b"") for number in range(200)])
 
     def idempotent() -> Awaitable[Any]:
         return scene.commit(file_of([batch(key, 0, 5, producer=77, epoch=next(numbers))]))
@@ -139,22 +139,22 @@ async def _operations(scene: Scene) -> dict[str, Operation]:
     return {
         "commit": lambda: scene.commit(file_of([batch(key)])),
         "commit of a producer": idempotent,
-        "InitProducerId": lambda: store.init_producer("t", 1_000, NO_PRODUCER, new_producer_id()),
-        "late transactions": lambda: store.open_transactions(10),
-        "a job": lambda: store.claim_job("w", ["k"], lease_ms=60_000),
+        "InitProducerId": lambda: store.transactions.init_producer("t", 1_000, NO_PRODUCER, new_producer_id()),
+        "late transactions": lambda: store.transactions.open_transactions(10),
+        "a job": lambda: store.jobs.claim_job("w", ["k"], lease_ms=60_000),
         "heartbeat": lambda: beat(store, scene.agent),
-        "controller": lambda: store.hold_controller_lease(1, uuid.UUID(int=1), 1),
-        "fetch": lambda: store.find_extents([ExtentQuery(key, 0, 1 << 40)]),
-        "feed": lambda: store.poll_feed({}),
-        "list offsets": lambda: store.list_offsets([OffsetQuery(key, OffsetKind.LATEST)]),
-        "offsets": lambda: store.commit_offsets("g", group_epoch, [position(key, 1)]),
-        "group": lambda: store.claim_group("another", *scene.agent),
-        "producer ids": lambda: store.allocate_producer_ids(10),
-        "old producers": lambda: store.expire_producer_state(10),
-        "old offsets": lambda: store.expire_group_offsets(10),
-        "old transactional ids": lambda: store.expire_transactional_ids(10**12, 10),
-        "slots": store.rotate_log_slots,
-        "life": store.describe_life,
+        "controller": lambda: store.controller.hold_controller_lease(1, uuid.UUID(int=1), 1),
+        "fetch": lambda: store.index.find_extents([ExtentQuery(key, 0, 1 << 40)]),
+        "feed": lambda: store.index.poll_feed({}),
+        "list offsets": lambda: store.index.list_offsets([OffsetQuery(key, OffsetKind.LATEST)]),
+        "offsets": lambda: store.groups.commit_offsets("g", group_epoch, [position(key, 1)]),
+        "group": lambda: store.groups.claim_group("another", *scene.agent),
+        "producer ids": lambda: store.commits.allocate_producer_ids(10),
+        "old producers": lambda: store.housekeeping.expire_producer_state(10),
+        "old offsets": lambda: store.housekeeping.expire_group_offsets(10),
+        "old transactional ids": lambda: store.transactions.expire_transactional_ids(10**12, 10),
+        "slots": store.housekeeping.rotate_log_slots,
+        "life": store.life.describe_life,
     }
 
 
@@ -225,9 +225,9 @@ async def test_a_life_begins_although_all_epochs_of_jobs_are_used_up(
     metastore: PostgresMetastore, raw: Session
 ) -> None:
     await raw.execute(b"SELECT setval('segment_epochs', 2147483647)")
-    keeper = LifeKeeper(metastore, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
+    keeper = LifeKeeper(metastore.life, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
     await keeper.check()
     assert await keeper.begin_anew("restored") == 1
-    await metastore.enqueue_jobs([NewJob("k", "a", b"")])
+    await metastore.jobs.enqueue_jobs([NewJob("k", "a", b"")])
     with pytest.raises(HeadraceError, match="segment_epochs"):
-        await metastore.claim_job("w", ["k"], lease_ms=60_000)
+        await metastore.jobs.claim_job("w", ["k"], lease_ms=60_000)

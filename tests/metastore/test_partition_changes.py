@@ -42,7 +42,7 @@ class Changing:
         return self.scene.store
 
     async def image(self) -> MetadataImage:
-        return await load_image(self.store)
+        return await load_image(self.store.cluster)
 
     async def topic(self) -> TopicImage:
         return (await self.image()).topics_by_id[self.scene.topic.topic_id]
@@ -53,14 +53,16 @@ class Changing:
         change = change_count(topic, count)
         assert change is not None
         wanted = CountChange(self.scene.topic.topic_id, topic.initial, change)
-        assert await self.store.change_partition_counts(image.offset, [wanted])
+        assert await self.store.topics.change_partition_counts(image.offset, [wanted])
         after = await self.topic()
         assert after.ordered_partitions == apply_change(topic, change), "the log says what was planned"
-        assert not await self.store.change_partition_counts(image.offset, [wanted]), "a repeated call changes nothing"
+        assert not await self.store.topics.change_partition_counts(image.offset, [wanted]), (
+            "a repeated call changes nothing"
+        )
 
     async def remove(self, index: int, limit: int = ROWS_PER_CALL) -> RemovalOutcome:
         image = await self.image()
-        return await self.store.remove_partition(
+        return await self.store.topics.remove_partition(
             self.epoch, image.offset, self.scene.topic.topic_id, Removal(index), limit=limit
         )
 
@@ -71,7 +73,7 @@ class Changing:
 
     async def empty(self, *indexes: int) -> None:
         targets = [LogStartTarget(await self.key(index), TO_HIGH_WATERMARK) for index in indexes]
-        await self.store.move_log_starts(targets, max_extents=ROWS_PER_CALL)
+        await self.store.retention.move_log_starts(targets, max_extents=ROWS_PER_CALL)
 
     async def key(self, index: int) -> int:
         key = (await self.topic()).key(index)
@@ -81,7 +83,7 @@ class Changing:
     async def range_of(self, index: int) -> tuple[int, int]:
         """(log start, high watermark)."""
         key = await self.key(index)
-        found = await self.store.list_offsets(
+        found = await self.store.index.list_offsets(
             [OffsetQuery(key, OffsetKind.EARLIEST), OffsetQuery(key, OffsetKind.LATEST)]
         )
         return found[0].offset, found[1].offset
@@ -89,7 +91,7 @@ class Changing:
 
 async def changing(store: PostgresMetastore, partitions: int) -> Changing:
     scene = await open_scene(store, partitions)
-    lease = await store.hold_controller_lease(1, uuid.uuid4(), 600_000)
+    lease = await store.controller.hold_controller_lease(1, uuid.uuid4(), 600_000)
     return Changing(scene, lease.controller_epoch)
 
 
@@ -163,11 +165,11 @@ async def test_a_partition_is_removed_once_it_is_empty(metastore: PostgresMetast
     with pytest.raises(InvalidError, match="no growth while partitions are to be deleted"):
         change_count(topic.ordered_partitions, 5)
     await world.empty(3)
-    head = await metastore.metadata_head()
-    stale = metastore.remove_partition(world.epoch, head - 1, topic.topic_id, Removal(3), limit=ROWS_PER_CALL)
+    head = await metastore.cluster.metadata_head()
+    stale = metastore.topics.remove_partition(world.epoch, head - 1, topic.topic_id, Removal(3), limit=ROWS_PER_CALL)
     assert await stale is RemovalOutcome.HEAD_MOVED
     with pytest.raises(FencedError):
-        await metastore.remove_partition(world.epoch - 1, head, topic.topic_id, Removal(3), limit=ROWS_PER_CALL)
+        await metastore.topics.remove_partition(world.epoch - 1, head, topic.topic_id, Removal(3), limit=ROWS_PER_CALL)
     assert await world.remove(3) is RemovalOutcome.REMOVED
     assert list((await world.topic()).indexes) == [0, 1]
 
@@ -176,13 +178,13 @@ async def test_a_partition_is_removed_once_it_is_empty(metastore: PostgresMetast
 async def test_an_index_that_returns_goes_on_and_inherits_nothing(metastore: PostgresMetastore, raw: Session) -> None:
     """8 -> 13 -> 9 -> 13 with a group, idempotent producers and a late purge."""
     world = await changing(metastore, 8)
-    (old,) = await metastore.allocate_producer_ids(1)
+    (old,) = await metastore.commits.allocate_producer_ids(1)
     await world.to(13)
     key = await world.key(12)
     await world.scene.outcomes(batch(key, 0, producer=old), batch(key, 5, producer=old))
-    claim = await metastore.claim_group("readers", *world.scene.agent)
+    claim = await metastore.groups.claim_group("readers", *world.scene.agent)
     assert claim is not None
-    await metastore.commit_offsets("readers", claim.coordinator_epoch, [CommittedOffset(key, 7, 0, "")])
+    await metastore.groups.commit_offsets("readers", claim.coordinator_epoch, [CommittedOffset(key, 7, 0, "")])
     await world.to(9)
     await world.empty(12)
     await world.remove_marked()
@@ -196,15 +198,15 @@ async def test_an_index_that_returns_goes_on_and_inherits_nothing(metastore: Pos
     for table in ("producer_state", "group_offsets", "share_partitions", "extents", "time_blocks"):
         assert not await rows(raw, f"SELECT FROM {table} WHERE partition_key = {key}"), table
 
-    (young,) = await metastore.allocate_producer_ids(1)
+    (young,) = await metastore.commits.allocate_producer_ids(1)
     assert await world.scene.outcomes(
         batch(key, 10, producer=old),  # the partition may have known it
         batch(key, 3, producer=young),  # and not this one
         batch(key, 0, producer=young),
     ) == [(BatchOutcome.APPENDED, 10), (BatchOutcome.OUT_OF_ORDER, -1), (BatchOutcome.APPENDED, 15)]
-    while await metastore.purge_deleted_partitions(ROWS_PER_CALL):
+    while await metastore.housekeeping.purge_deleted_partitions(ROWS_PER_CALL):
         pass
-    (found,) = await metastore.find_extents([ExtentQuery(key, 10, 1 << 30)])
+    (found,) = await metastore.index.find_extents([ExtentQuery(key, 10, 1 << 30)])
     assert [(extent.base_offset, extent.last_offset) for extent in found.extents] == [(10, 14), (15, 19)]
 
 
@@ -237,7 +239,7 @@ async def test_counts_do_not_change_below_their_format(metastore: PostgresMetast
     image = await world.image()
     down = change_feature(image, "metadata.format", 3, allow_downgrade=True)
     assert down is not None
-    assert await metastore.append_records(image.offset, [down])
+    assert await metastore.cluster.append_records(image.offset, [down])
     with pytest.raises(HeadraceError, match="wanted=4 active=3"):
         await world.to(4)
     assert list((await world.topic()).indexes) == [0, 1]

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
+from headrace.config.settings import Settings
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.files import DeadFile, FileApi
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
 from headrace.metastore.api.jobs import JobApi, JobState, JobToken
 from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi
-from headrace.metastore.api.restoring import RestoreApi, RestoreOutcome, Revived
-from headrace.metastore.api.settings import SettingsApi
+from headrace.metastore.api.restoring import RestoreOutcome, Revived
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
-from headrace.metastore.postgres.pass_through import PostgresNoun, calls
+from headrace.metastore.postgres.pass_through import Connected, PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 
@@ -38,8 +40,7 @@ class Asked:
         monkeypatch.setattr(Statement, "send", send)
 
     async def of(self, operation: Operation, rows: list[tuple[Any, ...]], *args: Any, **kwargs: Any) -> Any:
-        noun = PostgresNoun()
-        noun.pool, noun.readers = "pool", "readers"  # type: ignore[assignment]
+        noun = PostgresNoun(Connected("pool", "readers", Settings(), "", uuid.UUID(int=0), 1))  # type: ignore[arg-type]
         self.rows = rows
         return await operation(noun, *args, **kwargs)
 
@@ -105,10 +106,10 @@ async def test_rows_become_the_answer_by_its_type(asked: Asked) -> None:
     assert await asked.of(dead, [(ID, 5, False)], TOKEN, OTHER, limit=1) == [DeadFile(ID, 5, False)]
     failed = await asked.of(calls(JobApi.fail_job, writes=True, retry_ms="retry_after_ms"), [(2,)], TOKEN, "x", None)
     assert failed is JobState.DONE
-    revived = await asked.of(calls(RestoreApi.revive_topic, writes=True), [(1, 9)], 4, limit=2)
+    revived = await asked.of(calls(TopicApi.revive_topic, writes=True), [(1, 9)], 4, limit=2)
     assert revived == Revived(RestoreOutcome.UNFINISHED, 9)
     assert isinstance(revived.outcome, RestoreOutcome)
-    processes = await asked.of(calls(SettingsApi.compactors_without, writes=False), [("a",), ("b",)], "f", 1)
+    processes = await asked.of(calls(ClusterApi.compactors_without, writes=False), [("a",), ("b",)], "f", 1)
     assert processes == ("a", "b")
     with pytest.raises(ValueError, match="unpack"):
         await asked.of(calls(FileApi.janitor_state, writes=False), [])

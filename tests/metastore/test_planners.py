@@ -54,18 +54,18 @@ async def test_it_plans_and_pins(metastore: PostgresMetastore, metastore_url: st
     await scene.commit(file_of([batch(key) for key in scene.keys]))
     planner = await PostgresMetastore.open(url_of(metastore_url, role), Settings(metastore_pool_size=1))
     try:
-        partitions = select(Subscribe((scene.topic.name,)), await TopicCatalog(planner).refresh())
+        partitions = select(Subscribe((scene.topic.name,)), await TopicCatalog(planner.cluster).refresh())
         kinds = dict.fromkeys(partitions, int(OffsetKind.LATEST))
-        ends = await special_offsets(planner, kinds, committed=True)
+        ends = await special_offsets(planner.index, kinds, committed=True)
         assert set(ends.values()) == {5}
-        pins: JobApi = planner
+        pins: JobApi = planner.jobs
         token = await pin(pins, "test", 60_000)
         ranges = {partition: WantedOffsets(0, end) for partition, end in ends.items()}
-        planned = await plan(planner, ranges, fail_on_data_loss=True, committed=True)
+        planned = await plan(planner.index, ranges, fail_on_data_loss=True, committed=True)
         assert [each.slices[0].offsets for each in planned] == [5, 5]
-        assert [job.job_id for job in await metastore.list_jobs(9)] == [token.job_id]
-        await planner.release_pins([token])
-        assert await metastore.list_jobs(9) == []
+        assert [job.job_id for job in await metastore.reports.list_jobs(9)] == [token.job_id]
+        await planner.jobs.release_pins([token])
+        assert await metastore.reports.list_jobs(9) == []
     finally:
         await planner.close()
 
@@ -75,10 +75,10 @@ async def test_it_commits_nothing(metastore: PostgresMetastore, metastore_url: s
     planner = await PostgresMetastore.open(url_of(metastore_url, role), Settings(metastore_pool_size=1))
     try:
         with pytest.raises(HeadraceError):
-            await planner.commit_files(*scene.agent, [file_of([batch(scene.keys[0])])])
-        file = bulk_file(await metastore.database_ms(), random.Random(1), scene.keys)
+            await planner.commits.commit_files(*scene.agent, [file_of([batch(scene.keys[0])])])
+        file = bulk_file(await metastore.commits.database_ms(), random.Random(1), scene.keys)
         with pytest.raises(HeadraceError):
-            await planner.stage_bulk_chunk(file.file_id, 0, [file])
+            await planner.commits.stage_bulk_chunk(file.file_id, 0, [file])
     finally:
         await planner.close()
     assert await scene.read() == []

@@ -286,7 +286,9 @@ async def test_a_transaction_that_was_left_open_ends_by_itself(
     careless = await open_pool(metastore_url, ONE)
     async with careless.connection() as connection:
         await connection.execute("BEGIN; SELECT lock_metadata_head()", prepare=False)  # at once: its time runs
-        assert await metastore.create_topics(await metastore.metadata_head(), [new_topic("others go on")])
+        assert await metastore.topics.create_topics(
+            await metastore.cluster.metadata_head(), [new_topic("others go on")]
+        )
         with pytest.raises(psycopg.Error):
             await connection.execute("COMMIT")
     await careless.close()
@@ -300,8 +302,8 @@ from headrace.metastore.api.topics import NewTopic
 async def main():
     store = await PostgresMetastore.open(sys.argv[1], Settings(metastore_pool_size=1))
     while True:
-        head = await store.metadata_head()
-        await store.create_topics(head, [NewTopic(f"theirs-{head}", uuid.uuid4(), 3, {})])
+        head = await store.cluster.metadata_head()
+        await store.topics.create_topics(head, [NewTopic(f"theirs-{head}", uuid.uuid4(), 3, {})])
         print(head, flush=True)
 asyncio.run(main())
 """
@@ -324,14 +326,14 @@ async def test_a_process_that_is_stopped_anywhere_in_a_call_delays_no_other(
     finally:
         writer.kill()
         await writer.wait()
-    assert len([name for name in (await load_image(metastore)).topics_by_name if name.startswith("ours")]) == 12
+    assert len([name for name in (await load_image(metastore.cluster)).topics_by_name if name.startswith("ours")]) == 12
 
 
 async def _create_despite(store: PostgresMetastore, name: str) -> None:
     """All that the stopped process had sent is finished by Postgres: at most one head behind."""
     attempts: list[Any] = []
     while not attempts or not attempts[-1]:
-        attempts.append(await store.create_topics(await store.metadata_head(), [new_topic(name)]))
+        attempts.append(await store.topics.create_topics(await store.cluster.metadata_head(), [new_topic(name)]))
     assert len(attempts) <= 2
 
 

@@ -81,7 +81,7 @@ async def commit_and_find(store: PostgresMetastore) -> None:
     rounds = [scene.commit(file_of([batch(key)])) for _ in range(5) for key in others]
     offsets = [pairs(committed.batches)[0][1] for (committed,) in await asyncio.gather(*rounds)]
     assert sorted(offsets) == [offset for offset in range(0, 25, 5) for _ in others]
-    found = await store.find_extents([ExtentQuery(key, 0, 1 << 20) for key in others])
+    found = await store.index.find_extents([ExtentQuery(key, 0, 1 << 20) for key in others])
     assert [extents.extents[-1].last_offset for extents in found] == [24] * len(others)
     await store.close()
 

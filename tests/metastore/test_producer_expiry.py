@@ -19,13 +19,13 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 
 async def test_producer_ids_are_leased_once(scene: Scene) -> None:
-    blocks = [await scene.store.allocate_producer_ids(count) for count in (1, 1_000, 5)]
+    blocks = [await scene.store.commits.allocate_producer_ids(count) for count in (1, 1_000, 5)]
     ids = [producer_id for block in blocks for producer_id in block]
     assert ids[0] == 1_000
     assert len(set(ids)) == 1_006
     for count in (0, 1_000_001):
         with pytest.raises(InvalidError):
-            await scene.store.allocate_producer_ids(count)
+            await scene.store.commits.allocate_producer_ids(count)
 
 
 async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene: Scene, raw: Session) -> None:
@@ -39,15 +39,15 @@ async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene:
             insert = "INSERT INTO producer_id_blocks VALUES (%s, %s, clock_timestamp() - %s * interval '1 hour')"
             await raw.execute(insert, block)
     before = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
-    assert [await scene.store.merge_producer_id_blocks(2) for _ in range(3)] == [1, 1, 0]
-    assert [await scene.store.merge_producer_id_blocks(100) for _ in range(2)] == [1, 0]
+    assert [await scene.store.housekeeping.merge_producer_id_blocks(2) for _ in range(3)] == [1, 1, 0]
+    assert [await scene.store.housekeeping.merge_producer_id_blocks(100) for _ in range(2)] == [1, 0]
     blocks = await rows(raw, "SELECT first_id, last_id FROM producer_id_blocks ORDER BY first_id")
     assert blocks == [(1, 30), (41, 60), (61, 70), (71, 80), (81, 90), (91, 100)]
     after = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
     assert after[0] == before[0]
     assert set(after[1]) <= set(before[1]), "a longer expiration: never older than before"
     assert set(after[2]) <= set(before[2])
-    (first, *_) = await scene.store.allocate_producer_ids(10)
+    (first, *_) = await scene.store.commits.allocate_producer_ids(10)
     assert first == 101
 
 
@@ -56,7 +56,7 @@ async def test_expired_producers_are_forgotten_in_chunks_and_others_are_not(scen
     await scene.outcomes(*(batch(key, 0, producer=producer) for producer in range(1_000, 1_005)))
     await move_time(raw, 26 * 3_600)
     await scene.commit(file_of([batch(key, 5, producer=1_002)], age_ms=-26 * HOUR_MS))
-    assert [await scene.store.expire_producer_state(3) for _ in range(3)] == [3, 1, 0]
+    assert [await scene.store.housekeeping.expire_producer_state(3) for _ in range(3)] == [3, 1, 0]
     assert await rows(raw, "SELECT producer_id FROM producer_state") == [(1_002,)]
 
 
@@ -67,7 +67,7 @@ async def test_producers_expire_by_the_clusters_value(scene: Scene, raw: Session
     await move_time(raw, 26 * 3_600)
     for value, expired in ((30 * HOUR_MS, 0), (2**63 - 1, 0), (2 * HOUR_MS, 1)):
         await set_for_cluster(scene.store, "producer.id.expiration.ms", value)
-        assert await scene.store.expire_producer_state(10) == expired
+        assert await scene.store.housekeeping.expire_producer_state(10) == expired
 
 
 async def test_who_may_start_above_zero_depends_on_the_clusters_value(scene: Scene, raw: Session) -> None:

@@ -102,33 +102,33 @@ async def test_postgres_judges_as_python_does(raw: Session) -> None:
 
 
 async def test_no_function_appends_a_record_that_is_too_large(metastore: PostgresMetastore, raw: Session) -> None:
-    head = await metastore.metadata_head()
+    head = await metastore.cluster.metadata_head()
     append = "SELECT append_metadata(lock_metadata_head(), %s)"
     for record in (*ADDING, sized(RECORD_BYTES_MAX + 1)):
         with pytest.raises(psycopg.errors.RaiseException, match="metadata record is too large"):
             await raw.execute(append, [[encode_record(token()), encode_record(record)]])
-    assert await metastore.metadata_head() == head
+    assert await metastore.cluster.metadata_head() == head
     await raw.execute(append, [[encode_record(sized(RECORD_BYTES_MAX))]])
     with pytest.raises(InvalidError, match="DelegationTokenRecord bytes=3"):
-        await metastore.append_records(head + 1, [token(renewer=LONG)])
-    assert await metastore.metadata_head() == head + 1
+        await metastore.cluster.append_records(head + 1, [token(renewer=LONG)])
+    assert await metastore.cluster.metadata_head() == head + 1
 
 
 async def test_a_log_from_before_the_limit_is_read_and_can_be_cleaned(
     metastore: PostgresMetastore, raw: Session
 ) -> None:
-    image = await load_image(metastore)
+    image = await load_image(metastore.cluster)
     old = [token("old", renewer="x" * 7_000_000), AccessControlRecord(**acl(LONG)), quota(LONG, remove=False)]  # type: ignore[arg-type]
     await _append_as_before(raw, [encode_record(record) for record in old])
-    known = await load_image(metastore)
+    known = await load_image(metastore.cluster)
     assert known == apply(image, [encode_record(record) for record in old]), "an agent that starts reads it"
     gone: list[MetadataRecord] = [
         RemoveDelegationTokenRecord(token_id="old"),
         RemoveAccessControlRecord(**acl(LONG)),  # type: ignore[arg-type]
         quota(LONG, remove=True),
     ]
-    assert await metastore.append_records(known.offset, gone)
-    clean = await load_image(metastore)
+    assert await metastore.cluster.append_records(known.offset, gone)
+    clean = await load_image(metastore.cluster)
     assert (clean.delegation_tokens, clean.access_controls, clean.quotas) == ({}, frozenset(), {})
 
 

@@ -49,7 +49,7 @@ async def created(scene: Scene, partitions: int = 2, name: str | None = None) ->
 
 
 async def purge(scene: Scene) -> None:
-    while await scene.store.purge_deleted_partitions(1):
+    while await scene.store.housekeeping.purge_deleted_partitions(1):
         pass
 
 
@@ -138,7 +138,7 @@ async def test_a_partition_that_is_added_later_goes_on_too(scene: Scene) -> None
     await scene.outcomes(batch(scene.keys[1], 0))
     again = await recreate(scene, partitions=1)
     growth = PartitionGrowth(again.topic.topic_id, 1, 2)
-    assert await again.store.create_partitions(await again.store.metadata_head(), [growth])
+    assert await again.store.topics.create_partitions(await again.store.cluster.metadata_head(), [growth])
     key = again.keys[0] + 1
     assert await again.outcomes(batch(key, 5)) == appended(0)
 
@@ -149,7 +149,7 @@ async def test_a_producer_that_was_silent_is_known_for_one_expiration(scene: Sce
     again = await recreate(scene)
     await purge(scene)
     await move_time(raw, 23 * 3_600 + DAY_SECONDS - 60)
-    while await scene.store.expire_producer_state(10):
+    while await scene.store.housekeeping.expire_producer_state(10):
         pass
     late = file_of([batch(again.keys[0], 10)], age_ms=-47 * HOUR_MS)
     assert pairs((await again.commit(late))[0].batches) == appended(0)
@@ -167,9 +167,11 @@ async def test_deleted_topics_and_their_producers_are_forgotten(scene: Scene, ra
     again = await recreate(await recreate(scene))
     await purge(again)
     await move_time(raw, DAY_SECONDS - 60)
-    assert await scene.store.expire_producer_state(10) == 0
+    assert await scene.store.housekeeping.expire_producer_state(10) == 0
     await move_time(raw, DAY_SECONDS + 3_660)
-    assert sum([await scene.store.expire_producer_state(2) for _ in range(9)]) == 6 + 2, "producers, then topics"
+    assert sum([await scene.store.housekeeping.expire_producer_state(2) for _ in range(9)]) == 6 + 2, (
+        "producers, then topics"
+    )
     assert await rows(raw, "SELECT FROM deleted_topics UNION ALL SELECT FROM producer_state") == []
 
 

@@ -65,13 +65,13 @@ async def test_totals_say_what_was_committed(metastore: PostgresMetastore) -> No
     file = file_of([batch(a), batch(a), batch(b)])
     await scene.commit(file)
     batches = sum(staged.length for staged in file.batches)
-    assert await metastore.statistics() == Statistics(1, file.size, batches, 2)
-    assert await metastore.file_levels() == [FileLevel(0, FileState.LIVE, 1, file.size, batches)]
-    totals = await metastore.file_totals()
+    assert await metastore.reports.statistics() == Statistics(1, file.size, batches, 2)
+    assert await metastore.reports.file_levels() == [FileLevel(0, FileState.LIVE, 1, file.size, batches)]
+    totals = await metastore.reports.file_totals()
     assert (totals.live, totals.total) == (1, 1)
-    (audited,) = await metastore.audit_files(uuid.UUID(int=0), 10)
+    (audited,) = await metastore.reports.audit_files(uuid.UUID(int=0), 10)
     assert (audited.file_id, audited.live_bytes, len(audited.extents)) == (file.file_id, batches, 2)
-    assert await metastore.partition_sizes([b, 1 << 60, a]) == [
+    assert await metastore.reports.partition_sizes([b, 1 << 60, a]) == [
         *(file.batches[2].length, -1),
         file.batches[0].length + file.batches[1].length,
     ]
@@ -82,22 +82,22 @@ async def test_the_largest_lags_come_first_and_say_how_many_there_are(metastore:
     a, b, c = scene.keys
     await scene.commit(file_of([batch(a, records=5), batch(b, records=9)]))
     for group, offsets in {"slow": {a: 1, b: 0}, "quick": {a: 5, b: 8, c: 0}, "ahead": {a: 700}}.items():
-        claim = await metastore.claim_group(group, *scene.agent)
+        claim = await metastore.groups.claim_group(group, *scene.agent)
         assert claim is not None
         stored = [CommittedOffset(key, offset, 0, "") for key, offset in offsets.items()]
-        assert all(await metastore.commit_offsets(group, claim.coordinator_epoch, stored))
-    lags = await metastore.consumer_lags(3)
+        assert all(await metastore.groups.commit_offsets(group, claim.coordinator_epoch, stored))
+    lags = await metastore.reports.consumer_lags(3)
     assert all(lag.age_ms > 0 for lag in lags), "the records of these batches have timestamps of long ago"
     assert [lag._replace(age_ms=0) for lag in lags] == [
         ConsumerLag("slow", b, 9, 6),
         ConsumerLag("slow", a, 4, 6),
         ConsumerLag("quick", b, 1, 6),
     ]
-    rest = (await metastore.consumer_lags(100))[3:]
+    rest = (await metastore.reports.consumer_lags(100))[3:]
     assert [lag.records for lag in rest] == [0, 0, 0], "an offset beyond the end is no negative lag"
     assert [lag.age_ms for lag in rest] == [0, 0, 0]
-    assert await metastore.delete_topics(await metastore.metadata_head(), [scene.topic.topic_id])
-    assert await metastore.consumer_lags(100) == []
+    assert await metastore.topics.delete_topics(await metastore.cluster.metadata_head(), [scene.topic.topic_id])
+    assert await metastore.reports.consumer_lags(100) == []
 
 
 async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMetastore, raw: Session) -> None:
@@ -107,11 +107,11 @@ async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMe
         await scene.commit(file_of([batch(key, records=5)]))
     await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) - 60000 WHERE base_offset = 0 RETURNING 1")
     await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) + 60000 WHERE base_offset = 5 RETURNING 1")
-    claim = await metastore.claim_group("g", *scene.agent)
+    claim = await metastore.groups.claim_group("g", *scene.agent)
     assert claim is not None
     for offset, oldest_ms, newest_ms in ((4, 60_000, 360_000), (5, 0, 0)):
-        await metastore.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, offset, 0, "")])
-        (lag,) = await metastore.consumer_lags(10)
+        await metastore.groups.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, offset, 0, "")])
+        (lag,) = await metastore.reports.consumer_lags(10)
         assert oldest_ms <= lag.age_ms <= newest_ms, offset
 
 
@@ -124,21 +124,21 @@ async def test_the_age_of_a_lag_behind_a_marker_is_that_of_the_marker(
     await scene.commit(file_of([batch(key, records=5)]))
     ended = "UPDATE extents SET max_timestamp = -1, appended_at = now() - interval '60 s' RETURNING 1"
     await rows(raw, ended)
-    claim = await metastore.claim_group("g", *scene.agent)
+    claim = await metastore.groups.claim_group("g", *scene.agent)
     assert claim is not None
-    await metastore.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, 4, 0, "")])
-    (lag,) = await metastore.consumer_lags(10)
+    await metastore.groups.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, 4, 0, "")])
+    (lag,) = await metastore.reports.consumer_lags(10)
     assert 60_000 <= lag.age_ms <= 360_000
 
 
 async def test_the_largest_topics_come_first_and_say_what_all_have(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, partitions=2)
-    assert [size.size_bytes for size in await metastore.topic_sizes(10)] == [0]
+    assert [size.size_bytes for size in await metastore.reports.topic_sizes(10)] == [0]
     file = file_of([batch(key) for key in scene.keys])
     await scene.commit(file)
     stored = sum(staged.length for staged in file.batches)
-    assert await metastore.topic_sizes(10) == [TopicSize(scene.topic.topic_id, stored, stored, 1)]
-    assert await metastore.topic_sizes(0) == []
+    assert await metastore.reports.topic_sizes(10) == [TopicSize(scene.topic.topic_id, stored, stored, 1)]
+    assert await metastore.reports.topic_sizes(0) == []
 
 
 async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, raw: Session) -> None:

@@ -132,7 +132,7 @@ async def test_agents_work_with_the_role_and_cannot_change_the_schema(
     """Every function is called by agents' tests elsewhere; here each table and sequence shows its rights."""
     url = _as(agents_role, "first", postgres_server, metastore_url)
     metastore = await PostgresMetastore.open(url, ONE)
-    assert await metastore.exchange_quota_use(1, "[]") == {}
+    assert await metastore.cluster.exchange_quota_use(1, "[]") == {}
     await metastore.close()
     with psycopg.connect(url, autocommit=True) as agent:
         tables = agent.execute(

@@ -141,7 +141,7 @@ async def test_settings_of_the_database_do_not_change_what_the_sql_means(
         migrate(url)
         store = await PostgresMetastore.open(url, ONE)
         listeners = (Listener("PLAINTEXT", "127.0.0.1", 1, 0),)
-        agent = await store.register_agent(
+        agent = await store.cluster.register_agent(
             AgentRegistration(7, uuid.uuid4(), "127.0.0.1", 1, None, listeners=listeners)
         )
         assert not (await beat(store, agent)).is_fenced

@@ -20,6 +20,7 @@ from headrace.metastore.setting_reporter import (
 )
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 from tests.scripted_settings import ScriptedSettings
 
 LOOK_SECONDS = REPORTS_PER_LOOK * REPORT_SECONDS
@@ -34,7 +35,7 @@ class Reporting:
         self.registry = CollectorRegistry()
         self.node_id: int | None = None
         self.reporter = SettingReporter(
-            api,
+            nouns(api),
             Settings(**settings),  # type: ignore[arg-type]
             roles or ("broker", "compactor"),
             clock,

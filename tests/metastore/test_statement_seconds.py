@@ -33,11 +33,11 @@ async def test_every_append_to_the_metadata_log_is_timed(metastore: PostgresMeta
     before = {operation: _calls(operation) for operation in operations}
     agent = await join(metastore)
     topic = NewTopic("t", uuid.uuid4(), 1, {})
-    assert await metastore.create_topics(await metastore.metadata_head(), [topic])
-    assert await metastore.delete_topics(await metastore.metadata_head(), [topic.topic_id])
+    assert await metastore.topics.create_topics(await metastore.cluster.metadata_head(), [topic])
+    assert await metastore.topics.delete_topics(await metastore.cluster.metadata_head(), [topic.topic_id])
     level = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=2)
-    assert await metastore.append_records(await metastore.metadata_head(), [level])
-    await metastore.unregister_agent(*agent)
+    assert await metastore.cluster.append_records(await metastore.cluster.metadata_head(), [level])
+    await metastore.cluster.unregister_agent(*agent)
     after = {operation: _calls(operation) for operation in operations}
     assert all(after[operation] > before[operation] for operation in operations), (before, after)
 
@@ -45,5 +45,5 @@ async def test_every_append_to_the_metadata_log_is_timed(metastore: PostgresMeta
 async def test_a_call_that_fails_is_timed_too(metastore: PostgresMetastore) -> None:
     before = _calls("delete_topics")
     with pytest.raises(InvalidError):
-        await metastore.delete_topics(await metastore.metadata_head(), [uuid.uuid4()])
+        await metastore.topics.delete_topics(await metastore.cluster.metadata_head(), [uuid.uuid4()])
     assert _calls("delete_topics") == before + 1

@@ -46,7 +46,7 @@ async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
         hasty.setattr(statement, "SILENCE_S", 0.3 - store.settings.metastore_statement_timeout_ms / 1000)
         with pytest.raises(OutcomeUnknownError):
             await scene.commit(file)
-    assert (await store.poll_feed({})).heads, "the other connection was as silent, and was not tried"
+    assert (await store.index.poll_feed({})).heads, "the other connection was as silent, and was not tried"
     (answer,) = await scene.commit(file)
     assert pairs(answer.batches) == appended(0)
     await store.close()
@@ -77,5 +77,5 @@ async def test_a_server_that_answers_and_does_not_write_is_remembered_for_a_whil
         await connection.execute("SET default_transaction_read_only = on")
         await metastore.pool.putconn(connection)
     with pytest.raises(UnavailableError):
-        await metastore.withdraw_settings(uuid.uuid4())
+        await metastore.cluster.withdraw_settings(uuid.uuid4())
     assert "read-only transaction" in str(metastore.refusal())

@@ -18,6 +18,7 @@ from headrace.metastore.postgres.sql_files import function_files, query_files, s
 from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
+from tests.nouns import postgres_nouns
 
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 CATALOG = """
@@ -40,8 +41,9 @@ def statements() -> dict[str, Statement]:
 
 WIDTHS: dict[Statement, range] = {
     vars(operation)["statement"]: vars(operation)["widths"]
-    for noun in PostgresMetastore.__mro__
-    for operation in vars(noun).values()
+    for noun in postgres_nouns().values()
+    for part in noun.__mro__
+    for operation in vars(part).values()
     if "statement" in getattr(operation, "__dict__", {})
 }
 """How many columns the answer of a statement may have that an operation of one line calls."""

@@ -27,7 +27,9 @@ EXTENTS = 12
 
 
 async def _ages(store: PostgresMetastore | ModelMetastore, key: int) -> list[OldExtent]:
-    _, (log,) = await store.oldest_extents([OldestQuery(key, 100)])
+    _, (log,) = await (store if isinstance(store, ModelMetastore) else store.retention).oldest_extents(
+        [OldestQuery(key, 100)]
+    )
     return log.extents
 
 
@@ -64,7 +66,7 @@ async def test_a_merged_extent_is_as_old_as_the_newest_of_its_inputs(
         )
     job = await claim(metastore, "compact", key="ages", lease_ms=MINUTE_MS)
     while True:
-        (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+        (found,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
         before = await _ages(metastore, key)
         assert await _ages(model, key) == before
         if len(found.extents) == 1:
@@ -82,5 +84,5 @@ async def _take_over(
     """The swap, in both; asked for twice, as after a lost answer."""
     file = NewFile(new_file_id(time.time_ns() // 1_000_000, rng), 1, swap.length, swap.length)
     for _ in range(2):
-        assert await metastore.swap_extents(token, file, [swap]) == [SwapOutcome.DONE]
+        assert await metastore.compaction.swap_extents(token, file, [swap]) == [SwapOutcome.DONE]
         assert model.decide_swaps(file.file_id, [swap])[0] == [SwapOutcome.DONE]

@@ -58,14 +58,14 @@ class History:
         return [Extent(*row) for row in found]
 
     async def merge(self, inputs: Sequence[Extent]) -> None:
-        wall_ms = (await self.scene.store.live_extents([])).wall_ms
+        wall_ms = (await self.scene.store.compaction.live_extents([])).wall_ms
         swap = Swap(
             *(self.key, inputs[0].base_offset, inputs[-1].last_offset, 16, sum(e.length for e in inputs), 0),
             max(e.max_timestamp for e in inputs),
             tuple(SwapInput(e.last_offset, e.source) for e in inputs),
         )
         file = NewFile(new_file_id(wall_ms, self.rng), 1, swap.length + 99, swap.length)
-        assert await self.scene.store.swap_extents(self.token, file, [swap]) == [SwapOutcome.DONE]
+        assert await self.scene.store.compaction.swap_extents(self.token, file, [swap]) == [SwapOutcome.DONE]
 
     async def check(self) -> None:
         """Every look-up is what a walk finds."""
@@ -73,7 +73,7 @@ class History:
         highest = max(extent.max_timestamp for extent in extents)
         asked = [OffsetKind.MAX_TIMESTAMP, 0, highest, highest + 1]
         asked += [self.rng.randint(0, self.records + 400) for _ in range(40)]
-        found = await self.scene.store.list_offsets([OffsetQuery(self.key, stamp) for stamp in asked])
+        found = await self.scene.store.index.list_offsets([OffsetQuery(self.key, stamp) for stamp in asked])
         for stamp, answer in zip(asked, found, strict=True):
             wanted = highest if stamp == OffsetKind.MAX_TIMESTAMP else stamp
             assert answer.extent == next((e for e in extents if e.max_timestamp >= wanted), None), stamp
@@ -82,7 +82,7 @@ class History:
         """Pages that look-ups touch, all over the partition."""
         found = []
         for stamp in range(0, FIRST_EXTENTS, FIRST_EXTENTS // 20):
-            await self.scene.store.list_offsets([OffsetQuery(self.key, stamp)])
+            await self.scene.store.index.list_offsets([OffsetQuery(self.key, stamp)])
             found.append(pages["list_offsets"])
         return found
 
@@ -117,7 +117,7 @@ async def test_timestamps_are_found_after_many_swaps(
             await history.append(rng.choice((20, 120)))
         if rng.random() < 0.1:
             start = extents[min(first, 300)].last_offset + rng.choice((0, 1))
-            await metastore.move_log_starts([LogStartTarget(history.key, start)], max_extents=1_000)
+            await metastore.retention.move_log_starts([LogStartTarget(history.key, start)], max_extents=1_000)
         await history.check()
 
 

@@ -93,7 +93,9 @@ async def test_planted_bugs_are_found(world: World, bug: str, patch: Patch) -> N
 
 
 async def test_a_call_in_a_separate_transaction_block_is_watched_too(world: World) -> None:
-    call = asyncio.create_task(world.scene.store.grow_commit_shards(16, await world.before.store.metadata_head()))
+    call = asyncio.create_task(
+        world.scene.store.cluster.grow_commit_shards(16, await world.before.store.cluster.metadata_head())
+    )
     await world.lost.until_waiting(call)
     world.lost.cancel_waits()
     with pytest.raises(OutcomeUnknownError, match="synchronous standby"):
@@ -107,7 +109,7 @@ async def test_the_repeated_end_of_a_transaction_waits_for_the_standby(world: Wo
     await producer.send(0)
     assert await producer.end() is TransactionVerdict.DONE
     end = asyncio.create_task(
-        world.scene.store.end_transaction(
+        world.scene.store.transactions.end_transaction(
             "txn", producer.who, commits=True, bumps=False, new_producer_id=new_producer_id()
         )
     )
@@ -117,7 +119,7 @@ async def test_the_repeated_end_of_a_transaction_waits_for_the_standby(world: Wo
 
 
 async def test_a_bulk_write_that_is_complete_already_waits_for_the_standby(world: World) -> None:
-    chunk = asyncio.create_task(world.scene.store.commit_bulk_chunk("writer", uuid.uuid4(), 0))
+    chunk = asyncio.create_task(world.scene.store.commits.commit_bulk_chunk("writer", uuid.uuid4(), 0))
     await world.lost.until_waiting(chunk)
     world.lost.end()
     assert await chunk == BulkProgress(0, 0)
@@ -136,5 +138,5 @@ async def test_a_probe_names_the_standby_and_leaves_no_session_that_waits(world:
     world.lost.end()
     await commit
     node_id, epoch = world.scene.agent
-    await store.heartbeat(node_id, epoch, metadata_offset=1, want_fence=False, session_timeout_ms=9_000)
+    await store.cluster.heartbeat(node_id, epoch, metadata_offset=1, want_fence=False, session_timeout_ms=9_000)
     assert store.refusal() is None, "a heartbeat that is committed replaces the probe"

@@ -19,6 +19,7 @@ from headrace.metastore.upkeep_watch import LOOK_SECONDS, OVERDUE_SECONDS, Upkee
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 HOUR_MS = 3_600_000
 
@@ -34,7 +35,7 @@ class World:
         self.error: UnavailableError | None = None
         self.looks = 0
         self.damaged: list[ListedDamage] = []
-        self.watch = UpkeepWatch(self, self.store, HOUR_MS, lambda: self.is_active, clock, self.registry)
+        self.watch = UpkeepWatch(nouns(self), self.store, HOUR_MS, lambda: self.is_active, clock, self.registry)
 
     async def wal_archive(self) -> WalArchive:
         self.looks += 1

@@ -47,7 +47,7 @@ async def test_a_look_up_of_thousands_of_lagging_partitions_reads_a_bounded_numb
     scene = await open_scene(metastore, PARTITIONS)
     await raw.execute(FILL.encode())
     await raw.execute("ANALYZE")
-    found = await metastore.find_extents([ExtentQuery(key, 0, 1 << 20) for key in scene.keys])
+    found = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 20) for key in scene.keys])
     assert {len(answer.extents) for answer in found} == {EXTENTS_PER_CALL // PARTITIONS}, "some have more than others"
     parameters = (scene.keys, [0] * PARTITIONS, [1 << 20] * PARTITIONS, EXTENTS_PER_CALL)
     async with raw.transaction():
@@ -62,7 +62,7 @@ async def test_bytes_end_a_look_up_once_every_partition_has_an_extent(scene: Sce
         await scene.commit(file_of([batch(key) for key in scene.keys]))
     queries = [ExtentQuery(key, 0, ALL_BYTES) for key in scene.keys]
     for max_bytes, each in ((0, 1), (1, 1), (4 * BATCH_BYTES, 1), (4 * BATCH_BYTES + 1, 2), (ALL_BYTES, 6)):
-        found = await scene.store.find_extents(queries, max_bytes)
+        found = await scene.store.index.find_extents(queries, max_bytes)
         assert [len(answer.extents) for answer in found] == [each] * 4, max_bytes
 
 
@@ -74,7 +74,7 @@ async def test_extents_are_shared_as_the_model_shares_them(
     rng, model = random.Random(seed), ModelMetastore()
     for _ in range(12):
         await scene.commit(file_of([batch(key) for key in scene.keys if rng.random() < 0.6] or [batch(scene.keys[0])]))
-    everything = await scene.store.find_extents([ExtentQuery(key, 0, ALL_BYTES) for key in scene.keys])
+    everything = await scene.store.index.find_extents([ExtentQuery(key, 0, ALL_BYTES) for key in scene.keys])
     for answer in everything:
         model.partitions[answer.partition_key] = ModelPartition(
             high_watermark=answer.high_watermark, extents=answer.extents
@@ -89,7 +89,7 @@ async def test_extents_are_shared_as_the_model_shares_them(
         ]
         queries.insert(rng.randint(0, 4), ExtentQuery(99 << 24, 0, 1))
         max_bytes = rng.choice((1, 5 * BATCH_BYTES, ALL_BYTES))
-        found = await scene.store.find_extents(queries, max_bytes)
+        found = await scene.store.index.find_extents(queries, max_bytes)
         assert found == await model.find_extents(queries, max_bytes), (budget, queries, max_bytes)
 
 
@@ -100,13 +100,13 @@ async def test_no_number_of_blocked_look_ups_delays_a_commit_a_heartbeat_or_the_
     await raw.execute(BLOCKED.encode())
     await raw.execute("SELECT pg_advisory_lock(9, 9)")
     query = ExtentQuery(scene.keys[0], 0, 1)
-    readers = [asyncio.ensure_future(scene.store.find_extents([query])) for _ in range(LOOK_UPS)]
+    readers = [asyncio.ensure_future(scene.store.index.find_extents([query])) for _ in range(LOOK_UPS)]
     await waiting(raw, scene.store.settings.metastore_reader_connections)
 
     (answer,) = await scene.commit(file_of([batch(scene.keys[0])]))
     assert answer.batches[0].outcome is BatchOutcome.APPENDED
     assert not (await beat(scene.store, scene.agent)).is_fenced
-    assert (await scene.store.poll_feed({})).heads[scene.shard(0)] == 1
+    assert (await scene.store.index.poll_feed({})).heads[scene.shard(0)] == 1
 
     assert not any(reader.done() for reader in readers)
     await raw.execute("SELECT pg_advisory_unlock(9, 9)")

@@ -19,9 +19,9 @@ from tests.metastore.sessions import Session
 
 async def test_one_secret_per_cluster(metastore: PostgresMetastore, metastore_url: str) -> None:
     other = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
-    secret = await metastore.zone_secret()
+    secret = await metastore.cluster.zone_secret()
     assert len(secret) == 32
-    assert await other.zone_secret() == secret
+    assert await other.cluster.zone_secret() == secret
     await other.close()
 
 
@@ -32,7 +32,7 @@ async def test_another_cluster_has_another(metastore: PostgresMetastore, metasto
     try:
         migrate(url)
         other = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-        assert await other.zone_secret() != await metastore.zone_secret()
+        assert await other.cluster.zone_secret() != await metastore.cluster.zone_secret()
         await other.close()
     finally:
         await raw.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
@@ -40,18 +40,18 @@ async def test_another_cluster_has_another(metastore: PostgresMetastore, metasto
 
 @pytest.mark.requirement("X2")
 async def test_a_rotation_has_three_steps(metastore: PostgresMetastore) -> None:
-    first = await metastore.zone_secret()
+    first = await metastore.cluster.zone_secret()
     assert first.other is None
-    assert await metastore.rotate_zone_secret() == ("added", ())
-    added = await metastore.zone_secret()
+    assert await metastore.cluster.rotate_zone_secret() == ("added", ())
+    added = await metastore.cluster.zone_secret()
     assert added == first
     assert added.other is not None
     assert len(added.other) == 32
-    assert await metastore.rotate_zone_secret() == ("switched", ())
-    switched = await metastore.zone_secret()
+    assert await metastore.cluster.rotate_zone_secret() == ("switched", ())
+    switched = await metastore.cluster.zone_secret()
     assert (switched, switched.other) == (added.other, first)
-    assert await metastore.rotate_zone_secret() == ("done", ())
-    done = await metastore.zone_secret()
+    assert await metastore.cluster.rotate_zone_secret() == ("done", ())
+    done = await metastore.cluster.zone_secret()
     assert (done, done.other) == (added.other, None)
 
 
@@ -62,13 +62,13 @@ async def test_a_step_waits_for_the_restart_of_every_agent(metastore: PostgresMe
     await world.agent(1)
     await world.agent(2)
     await world.agent(3, unfence=False)
-    assert await metastore.rotate_zone_secret() == ("added", ())
-    assert await metastore.rotate_zone_secret() == ("added", (1, 2)), "a fenced one may be gone"
+    assert await metastore.cluster.rotate_zone_secret() == ("added", ())
+    assert await metastore.cluster.rotate_zone_secret() == ("added", (1, 2)), "a fenced one may be gone"
     await world.restart(1)
-    assert await metastore.rotate_zone_secret() == ("added", (2,))
+    assert await metastore.cluster.rotate_zone_secret() == ("added", (2,))
     await world.restart(2)
-    assert await metastore.rotate_zone_secret() == ("switched", ())
-    assert await metastore.rotate_zone_secret() == ("switched", (1, 2))
+    assert await metastore.cluster.rotate_zone_secret() == ("switched", ())
+    assert await metastore.cluster.rotate_zone_secret() == ("switched", (1, 2))
 
 
 @pytest.mark.requirement("X2")

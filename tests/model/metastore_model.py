@@ -1,4 +1,4 @@
-"""The reference model of the metastore: CommitApi and ReadApi in plain sequential Python.
+"""The reference model of the metastore: CommitApi and IndexApi in plain sequential Python.
 
 Place: what the Postgres implementation is compared with (tests/properties/test_commit_machine.py),
 and a fake of it in tests of the produce and fetch paths. Invariant: dicts and loops, one batch
@@ -65,7 +65,7 @@ EXTENTS_PER_QUERY = 500
 
 
 class ModelMetastore(ModelRetention, ModelCompaction):
-    """CommitApi, ReadApi and RetentionApi. Nothing is ever concurrent here."""
+    """CommitApi, IndexApi and RetentionApi. Nothing is ever concurrent here."""
 
     def __init__(self, clock: Clock | None = None, *, shards: int = 4) -> None:
         self.clock = clock or SystemClock()
@@ -333,10 +333,10 @@ class ModelMetastore(ModelRetention, ModelCompaction):
                 return is_old and partition_is_old(now_ms - partition.created_ms)
         return False
 
-    # -- ReadApi
+    # -- IndexApi
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
-        """See metastore.api.read.ReadApi. Each round gives every query that wants more one more extent."""
+        """See metastore.api.read.IndexApi. Each round gives every query that wants more one more extent."""
         waiting = [self._to_read(query) for query in queries]
         answers: list[list[Extent]] = [[] for _ in queries]
         turns = [number for number, extents in enumerate(waiting) if extents][:EXTENTS_PER_CALL]
@@ -366,7 +366,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return PartitionExtents(key, True, partition.log_start_offset, partition.high_watermark, found)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
-        """See metastore.api.read.ReadApi."""
+        """See metastore.api.read.IndexApi."""
         return [self._list_offset(query) for query in queries]
 
     def _list_offset(self, query: OffsetQuery) -> OffsetAnswer:
@@ -388,7 +388,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return OffsetAnswer(True, -1, -1, None)
 
     async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
-        """See metastore.api.read.LeaderEpochApi."""
+        """See metastore.api.read.IndexApi."""
         return [self._epoch_end(query) for query in queries]
 
     def _epoch_end(self, query: EpochQuery) -> EpochEnd:
@@ -407,7 +407,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return EpochEnd(True, epoch, end if later else partition.high_watermark)
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
-        """See metastore.api.read.ReadApi."""
+        """See metastore.api.read.IndexApi."""
         rows: list[FeedRow] = []
         lost: list[int] = []
         for shard, position in sorted(positions.items()):

@@ -102,10 +102,10 @@ class LifecycleApi(ModelCompactionApi):
         self.lifecycle.assert_job(token)
         return 0
 
-    # -- FileApi, ConfigApi
+    # -- FileApi, ClusterApi
 
     async def cluster_configs(self) -> dict[str, str]:
-        """See metastore.api.cluster.ConfigApi."""
+        """See metastore.api.cluster.ClusterApi."""
         return {FILE_DELETE_DELAY: "0"}
 
     async def janitor_state(self) -> JanitorState:

@@ -73,7 +73,7 @@ class Stored:
 
 
 class TransactionModel:
-    """One commit shard; a ReadApi for the agents' own code."""
+    """One commit shard; a IndexApi for the agents' own code."""
 
     rules: Any = policy
 
@@ -236,10 +236,10 @@ class TransactionModel:
             )
         )
 
-    # ReadApi, as far as a fetch needs it
+    # IndexApi, as far as a fetch needs it
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
-        """See metastore.api.read.ReadApi."""
+        """See metastore.api.read.IndexApi."""
         return [self._found(query) for query in queries]
 
     def _found(self, query: ExtentQuery) -> PartitionExtents:
@@ -250,7 +250,7 @@ class TransactionModel:
         return PartitionExtents(query.partition_key, True, 0, log.end, extents, log.open_offset, aborted)
 
     def poll(self, positions: Mapping[int, int]) -> FeedPage:
-        """See metastore.api.read.ReadApi.poll_feed."""
+        """See metastore.api.read.IndexApi.poll_feed."""
         head = len(self.stored.feed)
         rows = self.stored.feed[positions.get(0, head) :][:8]
         return FeedPage(self.incarnation_id, self.now_ms, {0: head}, rows, [], 0)

@@ -21,6 +21,7 @@ from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import NOUNS
 from tests.simulation.clocks import SimulatedClock
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Line:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
 
         async def call(*arguments: Any, **named: Any) -> Any:
             operation = self._world.servers.operation(name)

@@ -26,6 +26,7 @@ from tests.metastore.bulk_scenes import bulk_file, readable, staged_ids
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, batch, file_of
 from tests.metastore.sessions import Session, move_time, rows
+from tests.nouns import NOUNS, flat
 
 SWEEP_MIN_AGE_MS = 7_200_000
 HOUR = 3_600
@@ -49,9 +50,12 @@ class GatedMetastore:
     """What a driver calls: each call waits for its turn."""
 
     def __init__(self, store: PostgresMetastore, attempt: Attempt) -> None:
-        self._store, self._attempt = store, attempt
+        self._store, self._attempt = flat(store), attempt
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
+
         async def call(*arguments: Any, **more: Any) -> Any:
             self._attempt.waiting.set()
             await self._attempt.gate.acquire()
@@ -96,7 +100,7 @@ class BulkHistory:
         batch_id = self.next_batch[writer]
         if batch_id and self.rng.random() < 0.3:
             batch_id -= 1
-        now_ms = await self.scene.store.database_ms()
+        now_ms = await self.scene.store.commits.database_ms()
         age_ms = self.rng.choice([0, 0, 90 * 60_000])  # of a term of two hours
         files = [
             bulk_file(now_ms, self.rng, self.rng.sample(self.scene.keys, self.rng.randint(1, 3)), age_ms=age_ms)
@@ -137,7 +141,7 @@ class BulkHistory:
         except asyncio.CancelledError:
             return
         except BulkWriteError as error:
-            now_ms = await self.scene.store.database_ms()
+            now_ms = await self.scene.store.commits.database_ms()
             self._check_refusal(attempt, now_ms, str(error))
             self.succeeded.setdefault((attempt.writer, attempt.batch_id), False)
             return
@@ -170,8 +174,8 @@ class BulkHistory:
         )
 
     async def finish(self) -> None:
-        await self.scene.store.finish_bulk_writes()
-        await self.scene.store.prune_bulk_writes(10)
+        await self.scene.store.housekeeping.finish_bulk_writes()
+        await self.scene.store.housekeeping.prune_bulk_writes(10)
 
     async def pass_time(self) -> None:
         self.seconds += self.rng.choice([61, 61, HOUR / 2, 2 * HOUR, 30 * HOUR])
@@ -181,17 +185,19 @@ class BulkHistory:
         """Every id that no row names."""
         if self.janitor is None:
             job = await self._sweeper()
-            self.janitor = job, (await self.scene.store.janitor_state()).incarnation_id
-        ids = await self.scene.store.unnamed_files(
+            self.janitor = job, (await self.scene.store.files.janitor_state()).incarnation_id
+        ids = await self.scene.store.files.unnamed_files(
             [file.file_id for attempt in self.attempts for file in attempt.files]
         )
         if ids:
-            self.condemned |= set(await self.scene.store.condemn_files(*self.janitor, ids, min_age_ms=SWEEP_MIN_AGE_MS))
+            self.condemned |= set(
+                await self.scene.store.files.condemn_files(*self.janitor, ids, min_age_ms=SWEEP_MIN_AGE_MS)
+            )
 
     async def _sweeper(self) -> JobToken:
-        lease = await self.scene.store.hold_controller_lease(0, uuid.UUID(int=1), 1)
-        await self.scene.store.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
-        job = await self.scene.store.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
+        lease = await self.scene.store.controller.hold_controller_lease(0, uuid.UUID(int=1), 1)
+        await self.scene.store.jobs.schedule_jobs(lease.controller_epoch, [SWEEP_ORPHANS.schedule(int)])
+        job = await self.scene.store.jobs.claim_job("test", [SWEEP_ORPHANS.name], 10**9)
         assert job is not None
         return job.token
 
@@ -203,9 +209,9 @@ class BulkHistory:
                 await self._settle(attempt)
         self.seconds += 48 * HOUR
         await move_time(self.connection, self.seconds)
-        while await self.scene.store.finish_bulk_writes():
+        while await self.scene.store.housekeeping.finish_bulk_writes():
             pass
-        while await self.scene.store.prune_bulk_writes(10):
+        while await self.scene.store.housekeeping.prune_bulk_writes(10):
             pass
         await self.sweep()
         await self.check()

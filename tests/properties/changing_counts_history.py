@@ -67,14 +67,14 @@ class ChangingCounts:
         topic = await self.scene.image()
         count, number = topic.ordered_partitions.undeleted, len(self.writes)
         keys = [key for index in range(count) if (key := topic.key(index)) is not None]
-        now_ms = await self.scene.store.database_ms()
+        now_ms = await self.scene.store.commits.database_ms()
         files = [
             bulk_file(now_ms, self.rng, self.rng.sample(keys, self.rng.randint(1, min(3, count))), term_hours=200)
             for _ in range(self.rng.randint(1, 3))
         ]
         attempt = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         for chunk, file in enumerate(files):
-            await self.scene.store.stage_bulk_chunk(attempt, chunk, [file])
+            await self.scene.store.commits.stage_bulk_chunk(attempt, chunk, [file])
         placed = {run.partition_key for file in files for run in file.runs}
         self.writes.append(Write(f"writer-{number}", attempt, files, count, placed))
 
@@ -86,7 +86,7 @@ class ChangingCounts:
             await self._decide(write)
 
     async def _decide(self, write: Write) -> None:
-        answer = await self.scene.store.decide_bulk_write(
+        answer = await self.scene.store.commits.decide_bulk_write(
             write.writer, 0, write.attempt, len(write.files), {self.scene.topic.topic_number: write.count}
         )
         is_announced = self.scene.ahead_ms < self.announced_until
@@ -109,12 +109,12 @@ class ChangingCounts:
         if open_:
             write = self.rng.choice(open_)
             chunk = self.rng.randrange(len(write.files)) if self.rng.random() < 0.2 else write.next_chunk
-            write.next_chunk, _ = await self.scene.store.commit_bulk_chunk(write.writer, write.attempt, chunk)
+            write.next_chunk, _ = await self.scene.store.commits.commit_bulk_chunk(write.writer, write.attempt, chunk)
 
     async def housekeep(self) -> None:
         """Completes what had no progress for a minute."""
         await self.scene.later(MINUTE_MS)
-        while await self.scene.store.finish_bulk_writes():
+        while await self.scene.store.housekeeping.finish_bulk_writes():
             pass
 
     async def agent_commits(self) -> None:
@@ -130,7 +130,7 @@ class ChangingCounts:
             await self._announce()
 
     async def _announce(self) -> int:
-        left = await self.scene.store.announce_counts([self.scene.topic.topic_id])
+        left = await self.scene.store.topics.announce_counts([self.scene.topic.topic_id])
         self.announced_until = self.scene.ahead_ms + ANNOUNCED_MS
         return left
 
@@ -158,9 +158,9 @@ class ChangingCounts:
     async def set_boundaries(self) -> None:
         """Do the same as the controller does when no moved key has come for long enough."""
         await self.scene.later(BOUNDARY_QUIET_MS)
-        for split in await self.scene.store.quiet_splits(99):
-            head = await self.scene.store.metadata_head()
-            await self.scene.store.set_split_boundary(self.scene.controller_epoch, head, split)
+        for split in await self.scene.store.topics.quiet_splits(99):
+            head = await self.scene.store.cluster.metadata_head()
+            await self.scene.store.topics.set_split_boundary(self.scene.controller_epoch, head, split)
 
     async def halve(self) -> None:
         """The next step, or a step back."""
@@ -176,7 +176,7 @@ class ChangingCounts:
         state = await self.scene.state()
         children = [pair.child_key for pair in state.pairs]
         if not await self.scene.pause() and self.rng.random() < 0.2:
-            await self.scene.store.resume_children(self.scene.controller_epoch, children)
+            await self.scene.store.topics.resume_children(self.scene.controller_epoch, children)
             return
         ends, left = await self._ends(children), await self._unfinished(children)
         if await self.scene.merge():

@@ -31,6 +31,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import World, split_sent
 from tests.compactor.model_api import ModelCleaningApi
+from tests.nouns import NOUNS, nouns
 
 TIME_MS = 1_700_000_000_000
 RETENTION_MS = 1_000
@@ -172,10 +173,11 @@ class Story:
         """All files, at once."""
         wanted = (0,) if step.level == 1 else (0, 1, 2)
         live = tuple(sorted({e.file_id for e in self.partition.extents if level_of(e.file_id) in wanted}))
-        api: Any = self.api
         limits = MergeLimits(extent_bytes=step.extent_bytes)
         metrics = CompactionMetrics(CollectorRegistry())
-        worker = Compactor(self.world.store, api, self.world.model.shards, limits, self.world.clock, self.rng, metrics)
+        worker = Compactor(
+            self.world.store, nouns(self.api), self.world.model.shards, limits, self.world.clock, self.rng, metrics
+        )
         job = Job(JobToken(1, 1), "compact", "", encode(CompactionJob(live, step.level)), 1, "")
         await worker.handle(job, self._lease(job))
         if may_delete:
@@ -291,6 +293,8 @@ class Racing:
         return outcomes
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         return getattr(self._story.api, name)
 
 

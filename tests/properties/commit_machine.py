@@ -72,7 +72,7 @@ class CommitMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.agent = self.run(join(self.store))
         self.model.register_agent(*self.agent)
-        page = self.run(self.store.poll_feed({}))
+        page = self.run(self.store.index.poll_feed({}))
         self.origin = page.heads
         self.positions = dict(page.heads)
         for first, age_ms in ((YOUNG, 0), (FORGOTTEN, 2 * DAY_MS), (HANDED_OUT_LATE, DAY_MS + HOUR_MS // 6)):
@@ -149,14 +149,14 @@ class CommitMachine(RuleBasedStateMachine):
             targets[key] = -1 if portion is None else max(start + round(portion * (end - start)), 0)
         asked = [LogStartTarget(*target) for target in targets.items()]
         expected = self.run(self.model.move_log_starts(asked, max_extents=most))
-        assert self.run(self.store.move_log_starts(asked, max_extents=most)) == expected
+        assert self.run(self.store.retention.move_log_starts(asked, max_extents=most)) == expected
 
     @rule()
     def fence_agent(self) -> None:
         """Its commits are refused from now on, but for what is committed already; then it comes back."""
         file = self.new_file([Intent(0, -1, "next", 0, 1, 1, False, "nothing")])
         self.model.fence_agent(self.agent.node_id)
-        self.run(self.store.unregister_agent(*self.agent))
+        self.run(self.store.cluster.unregister_agent(*self.agent))
         self.commit([file, *self.files[-1:]])
         self.agent = self.run(join(self.store, self.agent.node_id))
         self.model.register_agent(*self.agent)
@@ -249,9 +249,11 @@ class CommitMachine(RuleBasedStateMachine):
 
     def commit(self, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """Commit through both."""
-        self.model.metadata_offset = self.run(self.store.metadata_head())  # what a batch out of order is answered with
+        self.model.metadata_offset = self.run(
+            self.store.cluster.metadata_head()
+        )  # what a batch out of order is answered with
         expected = self.run(self.model.commit_files(*self.agent, files))
-        found = self.run(self.store.commit_files(*self.agent, files))
+        found = self.run(self.store.commits.commit_files(*self.agent, files))
         assert found == expected
         self.files += [file for file in files if file not in self.files]
         return found
@@ -300,19 +302,19 @@ class CommitMachine(RuleBasedStateMachine):
     def find_extents(self, asked: list[tuple[int, int, int]]) -> None:
         queries = [ExtentQuery(self.keys[which % len(self.keys)], offset, size) for which, offset, size in asked]
         expected = self.run(self.model.find_extents(queries))
-        assert self.run(self.store.find_extents(queries)) == expected
+        assert self.run(self.store.index.find_extents(queries)) == expected
 
     @rule(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 13)), min_size=1, max_size=4))
     def list_offsets(self, asked: list[tuple[int, int]]) -> None:
         queries = [OffsetQuery(self.keys[which % len(self.keys)], timestamp) for which, timestamp in asked]
         expected = self.run(self.model.list_offsets(queries))
-        assert self.run(self.store.list_offsets(queries)) == expected
+        assert self.run(self.store.index.list_offsets(queries)) == expected
 
     @rule(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4))
     def oldest_extents(self, asked: list[tuple[int, int]]) -> None:
         queries = [OldestQuery(self.keys[which % len(self.keys)], most) for which, most in asked]
         _, expected = self.run(self.model.oldest_extents(queries))
-        _, found = self.run(self.store.oldest_extents(queries))
+        _, found = self.run(self.store.retention.oldest_extents(queries))
         for answer in (*expected, *found):  # the two commit at different times
             answer.extents[:] = [extent._replace(newest_ms=min(extent.newest_ms, 10**12)) for extent in answer.extents]
         assert found == expected
@@ -320,9 +322,9 @@ class CommitMachine(RuleBasedStateMachine):
     @rule()
     def describe(self) -> None:
         expected = self.run(self.model.partition_sizes(self.keys))
-        assert self.run(self.store.partition_sizes(self.keys)) == expected
+        assert self.run(self.store.reports.partition_sizes(self.keys)) == expected
         producers = self.run(self.model.describe_producers(self.keys))
-        assert self.run(self.store.describe_producers(self.keys)) == producers
+        assert self.run(self.store.reports.describe_producers(self.keys)) == producers
 
     @invariant()
     def the_feed_tells_everything(self) -> None:
@@ -331,14 +333,14 @@ class CommitMachine(RuleBasedStateMachine):
             return
         modelled = {shard: seq - self.origin[shard] for shard, seq in self.positions.items()}
         expected = self.run(self.model.poll_feed(modelled))
-        page = self.run(self.store.poll_feed(self.positions))
+        page = self.run(self.store.index.poll_feed(self.positions))
         assert page.lost_shards == expected.lost_shards == []
         assert page.rows == [_renumbered(row, self.origin[row.shard]) for row in expected.rows]
         for row in page.rows:
             self.positions[row.shard] = row.seq
             self.fold(row)
         everything = [ExtentQuery(key, 0, 1 << 40) for key in self.keys]
-        for answer in self.run(self.store.find_extents(everything)):
+        for answer in self.run(self.store.index.find_extents(everything)):
             assert self.view[answer.partition_key] == answer.extents
 
     def fold(self, row: FeedRow) -> None:
@@ -358,7 +360,7 @@ class CommitMachine(RuleBasedStateMachine):
         """Bytes add up, also once what deleted topics left is gone."""
 
         async def sums() -> list[tuple[Any, ...]]:
-            while await self.store.purge_deleted_partitions(20):
+            while await self.store.housekeeping.purge_deleted_partitions(20):
                 pass
             async with self.store.pool.connection() as connection:
                 return await unaccounted(connection)

@@ -84,7 +84,7 @@ class RecreationMachine(CommitMachine):
         """Remove what deleted topics left."""
 
         async def purge() -> None:
-            while await self.store.purge_deleted_partitions(20):
+            while await self.store.housekeeping.purge_deleted_partitions(20):
                 pass
 
         self.run(purge())

@@ -33,6 +33,7 @@ from headrace.storage.records.header import read_header
 from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, split_sent
 from tests.compactor.model_api import ModelCompactionApi
+from tests.nouns import NOUNS, nouns
 from tests.seeds import examples
 from tests.storage.batches import forge
 
@@ -161,7 +162,7 @@ class Story:
         chosen = tuple(live[place] for place in sorted(step.files) if place < len(live))
         worker = Compactor(
             self.world.store,
-            metastore or Raced(self, step),  # type: ignore[arg-type]
+            nouns(metastore or Raced(self, step)),
             model.shards,
             MergeLimits(file_bytes=step.file_bytes, extent_bytes=step.extent_bytes, batch_bytes=BATCH_BYTES),
             self.world.clock,
@@ -255,6 +256,8 @@ class Raced:
         return outcomes
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         return getattr(self._story.api, name)
 
 
@@ -302,7 +305,7 @@ async def test_dead_ranges_are_not_read_where_that_is_cheaper() -> None:
     live = encode_batch([Record(0, TIME_MS, None, b"live")], base_offset=0)
     file_id = await world.write([(key, live), (key, big), (key, live), (key, small), (key, live)])
     world.store.gets.clear()
-    api: Any = ModelCompactionApi(world.model)
+    api = nouns(ModelCompactionApi(world.model))
     worker = Compactor(
         world.store, api, 4, MergeLimits(), world.clock, world.rng, CompactionMetrics(CollectorRegistry())
     )

@@ -185,31 +185,31 @@ class Story:
 
     async def target(self) -> LogStartTarget:
         key = self.rng.choice(self.keys())
-        (now,) = await self.postgres.find_extents([ExtentQuery(key, 0, 1)])
+        (now,) = await self.postgres.index.find_extents([ExtentQuery(key, 0, 1)])
         return LogStartTarget(key, min(now.log_start_offset + self.rng.randrange(8), now.high_watermark))
 
     async def delete_records(self) -> None:
-        await self.postgres.move_log_starts([await self.target()], max_extents=self.rng.choice((1, 100)))
+        await self.postgres.retention.move_log_starts([await self.target()], max_extents=self.rng.choice((1, 100)))
 
     async def retain(self) -> None:
         job = await claim(self.postgres, "retention", key=str(self.rng.random()), lease_ms=LEASE_MS)
-        head = await self.postgres.metadata_head()
-        await self.postgres.enforce_retention(
+        head = await self.postgres.cluster.metadata_head()
+        await self.postgres.retention.enforce_retention(
             [await self.target()], max_extents=100, by=job.token, metadata_offset=head
         )
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     async def remember(self) -> None:
         keys = self.keys() + self.gone
-        found = await self.postgres.find_extents([ExtentQuery(key, 0, EVERYTHING) for key in keys])
-        heads = (await self.postgres.poll_feed({})).heads
+        found = await self.postgres.index.find_extents([ExtentQuery(key, 0, EVERYTHING) for key in keys])
+        heads = (await self.postgres.index.poll_feed({})).heads
         self.moments.append(Moment(heads, {answer.partition_key: set(answer.extents) for answer in found}))
 
     async def ask(self) -> None:
         end = max(extent.last_offset for held in self.moments[-1].extents.values() for extent in held)
         query = ExtentQuery(self.rng.choice(self.keys()), self.rng.randint(0, end), self.rng.choice((1, 300, 2_000)))
         marks = [(reader.index.generation, reader.index.history.changes) for reader in self.readers]
-        (answer,) = await self.postgres.find_extents([query])
+        (answer,) = await self.postgres.index.find_extents([query])
         self.under_way.append(Asked(answer, marks))
 
     def receive(self) -> None:
@@ -222,10 +222,10 @@ class Story:
                     reader.index.history.keep(answer.partition_key, answer.extents, changes)
 
     async def poll(self, *, whole: bool) -> None:
-        page = await self.postgres.poll_feed(self.readers[0].index.heads)
+        page = await self.postgres.index.poll_feed(self.readers[0].index.heads)
         while page.rows and whole:
             self.apply(page)
-            page = await self.postgres.poll_feed(self.readers[0].index.heads)
+            page = await self.postgres.index.poll_feed(self.readers[0].index.heads)
         self.apply(page if whole else replace(page, rows=page.rows[: self.rng.randint(0, len(page.rows))]))
         if whole:
             await self.compare()
@@ -247,7 +247,7 @@ class Story:
             for offset in range(last_offset + 2)
         ]
         if queries:
-            for query, truth in zip(queries, await self.postgres.find_extents(queries), strict=True):
+            for query, truth in zip(queries, await self.postgres.index.find_extents(queries), strict=True):
                 for reader in self.readers:
                     self.compare_one(reader, query, truth)
 
@@ -256,7 +256,7 @@ class Story:
         for name, keys in self.topics.items():
             topic_id = self.world.view.image.topics_by_name[name].topic_id
             for index, key in enumerate(keys):
-                segments = await self.postgres.list_segments(topic_id, index, -1, 1_000)
+                segments = await self.postgres.segment_logs.list_segments(topic_id, index, -1, 1_000)
                 merged = [extent for extent in self.moments[-1].extents[key] if level_of(extent.file_id)]
                 expected = {epoch: max(e.last_offset for e in each) for epoch, each in by_epoch(merged).items()}
                 assert highest_offsets(RemotePartitionKey(topic_id, index), segments) == expected

@@ -32,6 +32,7 @@ from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.compression import Codec
 from tests.compactor.test_compact_faults import janitor_metrics
 from tests.metastore.sessions import move_time, session
+from tests.nouns import NOUNS, flat
 from tests.spark.world import TIME_MS, ScanWorld
 from tests.storage.altered_reads import reads_of
 
@@ -47,7 +48,7 @@ class Attempts:
 
     async def task(self, topic: str | None = "orders", **over: Any) -> BulkTask:
         """A new attempt, with a plan that was just made."""
-        image = await load_image(self.world.postgres)
+        image = await load_image(self.world.postgres.cluster)
         over = {"codec": Codec.NONE, "file_bytes": 1 << 25, "term_hours": 3, "driver_ahead_ms": 0} | over
         names = None if topic is None else [topic]
         plan = TaskPlan(topics=writable_topics(image, Settings(), names), topic=topic, **over)
@@ -169,9 +170,9 @@ async def test_a_topic_that_is_unknown_or_deleted_is_named(world: ScanWorld) -> 
     with pytest.raises(NotFoundError, match="topic does not exist: topic=ordres"):
         await attempts.stored(topic="ordres")
     files = await attempts.stored(Rows([b"v"]))
-    deleted = writable_topics(await load_image(world.postgres), Settings(), ["orders"]).values()
+    deleted = writable_topics(await load_image(world.postgres.cluster), Settings(), ["orders"]).values()
     topic = world.view.image.topics_by_number[keys[0] >> 24]
-    assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic.topic_id])
+    assert await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic.topic_id])
     with pytest.raises(BulkWriteError, match=r"nothing was written: .* deleted meanwhile: topic=orders partition=0"):
         await attempts.commit(0, files, topics=deleted)
     assert not await world.file_rows()
@@ -185,9 +186,12 @@ class KillingMetastore:
     """Fault model: the driver is killed before its call number `at`, or after it, before the answer arrives."""
 
     def __init__(self, metastore: PostgresMetastore, at: int, *, after: bool) -> None:
-        self._metastore, self._left, self._after = metastore, at, after
+        self._metastore, self._left, self._after = flat(metastore), at, after
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
+
         async def call(*arguments: Any, **more: Any) -> Any:
             self._left -= 1
             if self._left < 0 and not self._after:
@@ -220,7 +224,7 @@ async def test_a_driver_killed_at_any_call(world: ScanWorld, finished_by: str) -
             if finished_by == "housekeeping":
                 async with session(world.url) as connection:
                     await move_time(connection, 61)
-                    while await world.postgres.finish_bulk_writes():
+                    while await world.postgres.housekeeping.finish_bulk_writes():
                         pass
                     await move_time(connection, 0)
             else:
@@ -309,7 +313,7 @@ async def test_a_write_id_is_for_the_topics_of_one_write(world: ScanWorld) -> No
     for topic in ("orders", "copies"):
         await world.topic(topic, 1)
     attempts = Attempts(world)
-    topics = list(writable_topics(await load_image(world.postgres), Settings(), None).values())
+    topics = list(writable_topics(await load_image(world.postgres.cluster), Settings(), None).values())
     assert await attempts.commit(0, await attempts.stored(Rows(values=[b"a"])), topics=topics, is_named=True)
     copies = await attempts.stored(Rows(values=[b"a"]), topic="copies")
     with pytest.raises(BulkWriteError, match="committed without topic=copies: each write needs its own id"):
@@ -321,7 +325,7 @@ async def test_a_write_id_is_for_the_topics_of_one_write(world: ScanWorld) -> No
 async def test_a_write_to_a_topic_that_grew_meanwhile_is_refused_for_now(world: ScanWorld) -> None:
     await world.topic("orders", 2)
     attempts = Attempts(world)
-    topics = writable_topics(await load_image(world.postgres), Settings(), ["orders"])
+    topics = writable_topics(await load_image(world.postgres.cluster), Settings(), ["orders"])
     before = replace(topics["orders"], partitions=1)
     with pytest.raises(UnavailableError, match="the number of partitions changes, run it again: topic=orders"):
         await attempts.commit(0, await attempts.stored(Rows(values=[b"a"])), topics=[before])

@@ -235,7 +235,7 @@ async def test_a_target_belongs_to_one_topic(world: ScanWorld) -> None:
     await world.write(key, 1)
     await export(world, target)
     topic_id = world.view.image.topics_by_name["orders"].topic_id
-    assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic_id])
+    assert await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic_id])
     await world.topic("orders", 1)
     with pytest.raises(OptionError, match="another topic id"):
         await export(world, target)

@@ -35,6 +35,7 @@ from tests.manual_clock import ManualClock
 from tests.metastore.bulk_scenes import bulk_file, readable
 from tests.metastore.commit_scenes import Scene, open_scene
 from tests.metastore.sessions import create, new_topic, rows, session
+from tests.nouns import NOUNS, flat
 
 pytestmark = pytest.mark.requirement("W1", "X6.3")
 
@@ -54,9 +55,12 @@ class Eventful:
     """The metastore of a driver; something happens before its `number`-th call, or after the last one."""
 
     def __init__(self, store: PostgresMetastore, number: int, event: Event) -> None:
-        self._store, self._left, self._event = store, number, event
+        self._store, self._left, self._event = flat(store), number, event
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
+
         async def call(*arguments: Any, **more: Any) -> Any:
             await self.count()
             return await getattr(self._store, name)(*arguments, **more)
@@ -82,13 +86,13 @@ class OldPrimary:
 
     async def superseded(self) -> None:
         """A standby was promoted, and an agent has begun its life: only the bucket says so."""
-        found = await self.store.describe_life()
+        found = await self.store.life.describe_life()
         for life in (found.life, found.life + 1):
             await record_life(self.bucket, _record(found, life))
 
     async def replaced(self) -> None:
         """The address leads to the next life, which lost the decision; the driver's connections follow it."""
-        await LifeKeeper(self.store, self.bucket, self.clock, random.Random(2)).begin_anew("restored")
+        await LifeKeeper(self.store.life, self.bucket, self.clock, random.Random(2)).begin_anew("restored")
         async with session(self.url) as raw:
             await raw.execute("DELETE FROM bulk_writes")
         await self.life.keeper.check()
@@ -97,10 +101,10 @@ class OldPrimary:
         """Two chunks; the event is before the `number`-th call, counted from zero. With the number of all calls: after
         the last one, before the driver reports.
         """
-        now_ms = await self.store.database_ms()
+        now_ms = await self.store.commits.database_ms()
         files = [bulk_file(now_ms, self.rng, self.scene.keys) for _ in range(2)]
-        self.life = FollowedLife(self.store, self.bucket, self.clock, self.rng)
-        assert await self.life.require_current() == self.store.named_life
+        self.life = FollowedLife(self.store.life, self.bucket, self.clock, self.rng)
+        assert await self.life.require_current() == self.store.life.named_life
         api: Any = Eventful(self.store, number, event)
         commit = BulkCommit(
             api,
@@ -132,7 +136,7 @@ class OldPrimary:
                 await self.write(number, event)
             if number == 1:  # while it stages
                 assert await self.decided() == (before if event == self.superseded else 0)
-            self.store.name_life((await self.store.describe_life()).life)
+            self.store.life.name_life((await self.store.life.describe_life()).life)
 
 
 def _record(found: Any, life: int) -> LifeRecord:
@@ -207,7 +211,7 @@ async def test_a_driver_that_reaches_the_old_primary_after_a_promotion_writes_no
 
     agents = {"primary": await PostgresMetastore.open(servers.url("primary"), Settings(metastore_pool_size=1))}
     await write_cluster_id(store, agents["primary"].cluster_id)
-    assert await LifeKeeper(agents["primary"], store, SystemClock(), rng).check() is LifeVerdict.CURRENT
+    assert await LifeKeeper(agents["primary"].life, store, SystemClock(), rng).check() is LifeVerdict.CURRENT
     image = await create(agents["primary"], new_topic("orders"))
     key = image.topics_by_name["orders"].key(0)
     assert key is not None
@@ -215,7 +219,7 @@ async def test_a_driver_that_reaches_the_old_primary_after_a_promotion_writes_no
     await asyncio.to_thread(servers.cut, "standby")
 
     async def commit(cluster: Any) -> bool:
-        files = [bulk_file(await cluster.metastore.database_ms(), rng, [key])]
+        files = [bulk_file(await cluster.metastore.commits.database_ms(), rng, [key])]
         given = (cluster.metastore, "query/1", 0, HastyClock(), rng)
         return await BulkCommit(*given, bucket=cluster.store, life=cluster.life).commit(files)
 
@@ -226,10 +230,10 @@ async def test_a_driver_that_reaches_the_old_primary_after_a_promotion_writes_no
             with pytest.raises(UnavailableError, match="no agent has begun its life yet"):
                 async with open_cluster(settings("standby")):
                     pass
-            assert await LifeKeeper(agents["standby"], store, SystemClock(), rng).check() is LifeVerdict.CURRENT
+            assert await LifeKeeper(agents["standby"].life, store, SystemClock(), rng).check() is LifeVerdict.CURRENT
             with pytest.raises(UnavailableError, match=r"another server is the metastore|another life"):
                 await commit(early)
-            assert early.metastore.named_life == NO_LIFE
+            assert early.metastore.life.named_life == NO_LIFE
         with pytest.raises(UnavailableError, match="another server is the metastore"):
             async with open_cluster(settings("primary")):
                 pass

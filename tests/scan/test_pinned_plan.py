@@ -31,10 +31,12 @@ async def read_late(world: ScanWorld, *, before: float = 0.0) -> list[list[int]]
         await world.write(key, number)
     await world.compact(1)
     await world.pass_time(before)
-    await plan.pin(world.postgres, "late", PIN_MS)
-    partitions: list[ScanPartition] = select(Subscribe(("orders",)), await TopicCatalog(world.postgres).refresh())
+    await plan.pin(world.postgres.jobs, "late", PIN_MS)
+    partitions: list[ScanPartition] = select(
+        Subscribe(("orders",)), await TopicCatalog(world.postgres.cluster).refresh()
+    )
     planned = await plan.plan(
-        world.postgres, {partitions[0]: WantedOffsets(0, 15)}, fail_on_data_loss=True, committed=True
+        world.postgres.index, {partitions[0]: WantedOffsets(0, 15)}, fail_on_data_loss=True, committed=True
     )
     await world.pass_time(before + OLD_SECONDS)
     await world.delete_dead_files()

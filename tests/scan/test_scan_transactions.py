@@ -42,7 +42,7 @@ EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
 
 
 async def partition_of(world: ScanWorld, name: str) -> ScanPartition:
-    (partition,) = select(Subscribe((name,)), await TopicCatalog(world.postgres).refresh())
+    (partition,) = select(Subscribe((name,)), await TopicCatalog(world.postgres.cluster).refresh())
     return partition
 
 
@@ -50,10 +50,10 @@ async def scanned(
     world: ScanWorld, partition: ScanPartition, *, isolated: bool, rng: random.Random, start: int | None = None
 ) -> list[SeenRecord]:
     """The rows from `start` (None: the earliest) to the latest offset."""
-    first = (await offsets.special_offsets(world.postgres, {partition: EARLIEST}, committed=isolated))[partition]
-    last = (await offsets.special_offsets(world.postgres, {partition: LATEST}, committed=isolated))[partition]
+    first = (await offsets.special_offsets(world.postgres.index, {partition: EARLIEST}, committed=isolated))[partition]
+    last = (await offsets.special_offsets(world.postgres.index, {partition: LATEST}, committed=isolated))[partition]
     wanted = WantedOffsets(first if start is None else start, last)
-    planned = await plan.plan(world.postgres, {partition: wanted}, fail_on_data_loss=True, committed=isolated)
+    planned = await plan.plan(world.postgres.index, {partition: wanted}, fail_on_data_loss=True, committed=isolated)
     splits = make_splits(planned, rng.choice([200, 2_000, 1 << 26]), rng.choice([None, 1, 5]))
 
     def rows() -> list[SeenRecord]:
@@ -80,7 +80,7 @@ async def check(world: ScanWorld, name: str, key: int, truth: Truth, rng: random
     partition = await partition_of(world, name)
     assert await scanned(world, partition, isolated=True, rng=rng) == truth.committed(key)
     assert await scanned(world, partition, isolated=False, rng=rng) == truth.all(key)
-    stable = (await offsets.special_offsets(world.postgres, {partition: LATEST}, committed=True))[partition]
+    stable = (await offsets.special_offsets(world.postgres.index, {partition: LATEST}, committed=True))[partition]
     start = rng.randint(0, stable)
     assert await scanned(world, partition, isolated=True, rng=rng, start=start) == truth.committed(key, start)
 
@@ -182,12 +182,12 @@ async def test_explicit_bounds_and_times_stay_below_the_last_stable_offset(world
     partition = await partition_of(world, "orders")
     wanted = {partition: WantedOffsets(0, 7)}
     with pytest.raises(DataLossError, match=r"the log has 0 to 4"):
-        await plan.plan(world.postgres, wanted, fail_on_data_loss=True, committed=True)
-    (planned,) = await plan.plan(world.postgres, wanted, fail_on_data_loss=True, committed=False)
+        await plan.plan(world.postgres.index, wanted, fail_on_data_loss=True, committed=True)
+    (planned,) = await plan.plan(world.postgres.index, wanted, fail_on_data_loss=True, committed=False)
     assert [one.base_offset for one in planned.slices] == [0, 1, 3, 5, 6]
     for isolated, times in ((True, [0, None]), (False, [0, None])):
         assert [
-            await first_offset_since(world.postgres, reads_of(world.store), partition, at, committed=isolated)
+            await first_offset_since(world.postgres.index, reads_of(world.store), partition, at, committed=isolated)
             for at in (BASE_TIME_MS, BASE_TIME_MS + 9)
         ] == times
 

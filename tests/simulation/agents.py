@@ -23,11 +23,12 @@ from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
-from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
@@ -38,6 +39,7 @@ from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore
+from tests.nouns import nouns
 from tests.simulation.bucket import BucketLine
 from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
@@ -97,10 +99,10 @@ class Process:
         self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
         store = self._dressed(BucketLine(world, self, rng), rng)
-        self._keeper = LifeKeeper(self._metastore, store, self.clock, rng)
+        self._keeper = LifeKeeper(nouns(self._metastore).life, store, self.clock, rng)
         self.fetch = FetchService(
             store,
-            self._metastore,
+            nouns(self._metastore).index,
             self.view,
             plan.settings,
             self.clock,
@@ -113,7 +115,7 @@ class Process:
         self.full = self._metastore.full = self._follow_all() if plan.compares_lists else None
         self.produce = ProducePipeline(
             store,
-            cast(ProduceMetastore, self._metastore),  # transactions are not simulated here
+            cast(Metastore, self._metastore),  # transactions are not simulated here
             self.view,
             plan.settings,
             self.clock,
@@ -139,7 +141,7 @@ class Process:
         self.dispatcher.register(
             ApiKey.INIT_PRODUCER_ID,
             InitProducerId(
-                ProducerIds(self._metastore, self.clock),
+                ProducerIds(nouns(self._metastore).commits, self.clock),
                 self.view,
                 cast(TransactionApi, self._metastore),  # asked for ids only
                 lambda: TRANSACTION_TIMEOUT_MAX_MS,

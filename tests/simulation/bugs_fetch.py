@@ -41,7 +41,7 @@ def list_offsets_from_the_index(patch: Patch) -> None:
 
 
 class _Lagging:
-    """A ReadApi for ListOffsets only."""
+    """A IndexApi for ListOffsets only."""
 
     def __init__(self, metastore: Any, index: TailIndex) -> None:
         self._metastore = metastore

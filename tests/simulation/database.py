@@ -311,7 +311,7 @@ class Database:
 
 
 class MetastoreLine(NamesDatabase):
-    """CommitApi, ReadApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
+    """CommitApi, IndexApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
 
     def __init__(self, world: World, process: Process, rng: random.Random) -> None:
         self.named_life = NO_LIFE if world.plan.failovers else 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from headrace.metastore.api.life import ServerLife
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
+from tests.nouns import nouns
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
 from tests.simulation.metadata import NamesDatabase
@@ -123,7 +124,9 @@ class Failovers:
         if kind is Fault.SPLIT:
             self._let_some_stay(old)
         if kind is Fault.RESTORED:
-            run_at_once(LifeKeeper(Operator(new), world.bucket.notes, world.clock, self._rng).begin_anew("restored"))
+            run_at_once(
+                LifeKeeper(nouns(Operator(new)).life, world.bucket.notes, world.clock, self._rng).begin_anew("restored")
+            )
         if copies:
             self._later(self._rng.uniform(*SECOND_PROMOTION_SECONDS), kind, new, followed, copies)
 

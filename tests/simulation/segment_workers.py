@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from headrace.storage.errors import FencedError, HeadraceError
 from headrace.storage.file_id import file_id_of
 from tests.model.segment_api import LifecycleApi
 from tests.model.segment_end_model import ModelLifecycle
+from tests.nouns import NOUNS
 from tests.simulation.bucket import BucketLine
 from tests.simulation.check_segments import LifecycleJudge
 from tests.simulation.cleaner import Worker
@@ -103,7 +104,9 @@ class ApiLine:
     def __init__(self, server: Any, remote: Remote, judge: LifecycleJudge) -> None:
         self._server, self._remote, self._judge = server, remote, judge
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         asked = getattr(self._server, name)
 
         def at_the_server(*args: Any, **more: Any) -> Any:

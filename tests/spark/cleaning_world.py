@@ -32,6 +32,7 @@ from tests.compactor.leftovers import end_leftovers
 from tests.compactor.world import LEASE_MS
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import rows, session
+from tests.nouns import NOUNS, flat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +76,7 @@ class SameTime:
         self._before_swap = before_swap
 
     async def cleanable_extents(self, ends: Any) -> Any:
-        return self._now_ms, (await self._metastore.cleanable_extents(ends))[1]
+        return self._now_ms, (await self._metastore.cleaning.cleanable_extents(ends))[1]
 
     async def swap_cleaned_extents(self, *given: Any) -> Any:
         self._left -= 1
@@ -83,10 +84,12 @@ class SameTime:
             raise DriverEnded
         if self._before_swap is not None:
             await self._before_swap()
-        return await self._metastore.swap_cleaned_extents(*given)
+        return await self._metastore.cleaning.swap_cleaned_extents(*given)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._metastore, name)
+        if name in NOUNS:
+            return self
+        return getattr(flat(self._metastore), name)
 
 
 class DriverEnded(BaseException):
@@ -150,17 +153,17 @@ class SparkCleaningWorld(CleaningWorld):
         """Return what the planner would clean now, by partition; its jobs are ended."""
         await self.plan_all()
         tasks: list[CleaningTask] = []
-        while (job := await self.postgres.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
+        while (job := await self.postgres.jobs.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
             tasks += decode_cleaning(job.payload).tasks
-            await self.postgres.finish_job(job.token)
+            await self.postgres.jobs.finish_job(job.token)
         return {task.partition_key: task for task in tasks}
 
     async def clean_here(self, task: CleaningTask, now_ms: int, limits: MergeLimits = SMALL) -> None:
         """A pass of the local worker, with room for all keys."""
-        await self.postgres.enqueue_jobs([CLEAN.once("here", encode_cleaning(CleaningJob((task,))))])
+        await self.postgres.jobs.enqueue_jobs([CLEAN.once("here", encode_cleaning(CleaningJob((task,))))])
         job = await self._claimed(CLEAN.name)
         await self.local(SameTime(self.postgres, now_ms), limits).handle(job, self.lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     def local(self, metastore: Any, limits: MergeLimits, buffer_bytes: int = 1 << 24) -> Cleaner:
         """A local worker."""
@@ -179,11 +182,11 @@ class SparkCleaningWorld(CleaningWorld):
         **over: Any,
     ) -> None:
         """A pass on Spark."""
-        await self.postgres.enqueue_jobs([large_job(task)])
+        await self.postgres.jobs.enqueue_jobs([large_job(task)])
         job = await self._claimed(CLEAN_LARGE.name)
         metastore = SameTime(self.postgres, now_ms, stop_at, before_swap)
         await self.on_spark(metastore, **over).handle(job, self.lease(job))
-        await self.postgres.finish_job(job.token)
+        await self.postgres.jobs.finish_job(job.token)
 
     async def claimed(self, kind: str) -> Job:
         """The next job of this kind."""

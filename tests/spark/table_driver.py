@@ -29,7 +29,7 @@ async def driver(spark: Any, tables: Tables, split_bytes: int = 250) -> AsyncIte
     cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
     bucket = BucketAddress(world.bucket.as_uri(), StoreOptions())
     use = SparkTables(open=lambda: spark, bucket=bucket, split_bytes=split_bytes, chunk_splits=100)
-    look = TableReader(cluster, TopicCatalog(world.postgres), tables.catalog)
+    look = TableReader(cluster, TopicCatalog(world.postgres.cluster), tables.catalog)
     try:
         yield SparkTableWorker(look, reader, formats=tables.formats, spark=use)
     finally:

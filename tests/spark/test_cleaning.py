@@ -165,7 +165,7 @@ async def test_the_next_driver_completes_what_one_left_on_s3(
     await world.wait(0.05)  # beyond its lease
     job = await world.claimed_large()
     await world.on_spark(SameTime(world.postgres, now_ms)).handle(job, world.lease(job))
-    await world.postgres.finish_job(job.token)
+    await world.postgres.jobs.finish_job(job.token)
     await world.clean_here(tasks[pair[0]], now_ms)
     await check_same(world, pair)
     assert await world.objects() > await world.named(), "the first driver's files"
@@ -299,14 +299,14 @@ async def test_a_part_with_more_files_than_ids_is_tried_again_with_more(world: S
         return run(msgspec.structs.replace(plan, file_ids=few) if len(plans) == 1 else plan)
 
     cleaner._run = first_with_too_few  # type: ignore[method-assign]
-    await world.postgres.enqueue_jobs([large_job(task)])
+    await world.postgres.jobs.enqueue_jobs([large_job(task)])
     job = await world.claimed_large()
     with pytest.raises(UnavailableError, match="more files than reserved ids"):
         await cleaner.handle(job, world.lease(job))
     await world.wait(0.05)
     again = await world.claimed_large()
     await cleaner.handle(again, world.lease(again))
-    await world.postgres.finish_job(again.token)
+    await world.postgres.jobs.finish_job(again.token)
     assert [2 * len(part) for part in plans[0].file_ids] == [len(part) for part in plans[1].file_ids]
     assert (await world.state(pair[1])).cleaned_offset > 0
     await world.check_reserved()
@@ -325,7 +325,7 @@ async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next
     await roll(world)
     tasks = await world.due()
     large = CleaningJob((tasks[here[1]], tasks[there[1]]), is_large=True)
-    await world.postgres.enqueue_jobs([CLEAN_LARGE.once("both", encode_cleaning(large))])
+    await world.postgres.jobs.enqueue_jobs([CLEAN_LARGE.once("both", encode_cleaning(large))])
     extents = await world.extents(there[1])
 
     with psycopg.connect(world.url) as blocker:
@@ -345,7 +345,7 @@ async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next
     await world.wait(2 * DRIVER_LEASE_SECONDS / 3600)
     job = await world.claimed_large()
     await world.on_spark(world.postgres).handle(job, world.lease(job))
-    await world.postgres.finish_job(job.token)
+    await world.postgres.jobs.finish_job(job.token)
     now_ms = world.now_ms()
     for pair in (here, there):
         await world.clean_here(tasks[pair[0]], now_ms)

@@ -101,9 +101,9 @@ async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) ->
     compactor = SparkCompactor(
         world.spark, part_bytes=1, limits=LIMITS, bytes_per_s=1e8, requests_per_s=500, source=source
     )
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    lease = Lease(world.postgres.jobs, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await compactor.handle(job, lease)
-    await world.postgres.finish_job(job.token)
+    await world.postgres.jobs.finish_job(job.token)
 
 
 @pytest.mark.requirement("W9", "W10")
@@ -118,11 +118,11 @@ async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWor
 
     local, large = await fill(world, seed)
     before = [await world.records(key) for key in local]
-    await world.postgres.enqueue_jobs([await merged(world, local, COMPACT.name, seed)])
+    await world.postgres.jobs.enqueue_jobs([await merged(world, local, COMPACT.name, seed)])
     await world.run(await world.claim_next())
     stored_before = await world.objects()
 
-    await world.postgres.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, seed)])
+    await world.postgres.jobs.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, seed)])
     await merge_on_spark(world, getattr(flaky_source, fault))
 
     assert [await world.records(key) for key in large] == before
@@ -145,7 +145,7 @@ async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkC
 
     _, large = await fill(world, 3)
     before = await layout(world, large)
-    await world.postgres.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, 3)])
+    await world.postgres.jobs.enqueue_jobs([await merged(world, large, COMPACT_LARGE.name, 3)])
     with pytest.raises(UnavailableError, match="cannot be used any more"):
         await merge_on_spark(world, UnreservedSource)
     assert await layout(world, large) == before

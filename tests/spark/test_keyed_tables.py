@@ -223,13 +223,13 @@ async def test_errors_tolerance_none_pauses_at_a_record_without_a_key(world: Sca
 
 async def grow(world: ScanWorld, name: str, partitions: int) -> list[int]:
     """Let a topic grow as metadata.format 4 does; the keys of all partitions."""
-    image = await load_image(world.postgres)
+    image = await load_image(world.postgres.cluster)
     topic = image.topics_by_name[name]
     change = change_count(topic.ordered_partitions, partitions)
     assert isinstance(change, Expansion)
     wanted = CountChange(topic.topic_id, topic.initial_partition_count, change)
-    assert await world.postgres.change_partition_counts(image.offset, [wanted])
-    world.view.image = world.view.head = await load_image(world.postgres)
+    assert await world.postgres.topics.change_partition_counts(image.offset, [wanted])
+    world.view.image = world.view.head = await load_image(world.postgres.cluster)
     keys = [topic.topic_number << 24 | index for index in range(partitions)]
     world.live.update((key, world.live.get(key, [])) for key in keys)
     return keys

@@ -134,7 +134,7 @@ async def test_a_topic_that_was_created_again_is_a_loss(world: ScanWorld) -> Non
     query = await asyncio.to_thread(MicroBatches, options, checkpoint, rng)
     assert await asyncio.to_thread(query.run)
     topic_id = world.view.image.topics_by_name["orders"].topic_id
-    assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic_id])
+    assert await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic_id])
     (key,) = await world.topic("orders", 1)
     await world.write(key, 2, 5)
     with pytest.raises(DataLossError, match="topic was deleted"):

@@ -65,27 +65,29 @@ async def test_without_a_pin_the_files_would_be_gone(world: ScanWorld) -> None:
 
 async def test_a_pin_has_a_term_and_a_limit(world: ScanWorld) -> None:
     await set_for_cluster(world.postgres, "read.pin.max.ms", 5_000)
-    token = await plan.pin(world.postgres, "a driver", 5_000)
+    token = await plan.pin(world.postgres.jobs, "a driver", 5_000)
     with pytest.raises(OptionError, match=r"readPinMs exceeds the cluster's read\.pin\.max\.ms: 5001 > 5000"):
-        await plan.pin(world.postgres, "a driver", 5_001)
-    (job,) = await world.postgres.list_jobs(10)
+        await plan.pin(world.postgres.jobs, "a driver", 5_001)
+    (job,) = await world.postgres.reports.list_jobs(10)
     assert (job.job_id, job.kind, job.worker) == (token.job_id, READ_PIN, "a driver")
 
     await world.pass_time(6)
-    (count,) = await world.postgres.count_jobs()
+    (count,) = await world.postgres.reports.count_jobs()
     assert count.overdue_ms == 0, "no worker is late"
-    other = await plan.pin(world.postgres, "another", 1_000)
-    assert [job.job_id for job in await world.postgres.list_jobs(10)] == [other.job_id], "ended pins are removed"
+    other = await plan.pin(world.postgres.jobs, "another", 1_000)
+    assert [job.job_id for job in await world.postgres.reports.list_jobs(10)] == [other.job_id], (
+        "ended pins are removed"
+    )
     await world.pass_time(60)
-    await world.postgres.prune_jobs(10)
-    assert await world.postgres.list_jobs(10) == []
+    await world.postgres.housekeeping.prune_jobs(10)
+    assert await world.postgres.reports.list_jobs(10) == []
 
 
 async def test_a_released_pin_keeps_nothing_and_releasing_is_repeatable(world: ScanWorld) -> None:
-    first, second = [await plan.pin(world.postgres, "a driver", HOUR_MS) for _ in range(2)]
-    await world.postgres.release_pins([first])
-    await world.postgres.release_pins([first, first])
-    await world.postgres.release_pins([])
-    assert [job.job_id for job in await world.postgres.list_jobs(10)] == [second.job_id]
-    await world.postgres.release_pins([second._replace(epoch=second.epoch + 1)])
-    assert len(await world.postgres.list_jobs(10)) == 1, "of another life"
+    first, second = [await plan.pin(world.postgres.jobs, "a driver", HOUR_MS) for _ in range(2)]
+    await world.postgres.jobs.release_pins([first])
+    await world.postgres.jobs.release_pins([first, first])
+    await world.postgres.jobs.release_pins([])
+    assert [job.job_id for job in await world.postgres.reports.list_jobs(10)] == [second.job_id]
+    await world.postgres.jobs.release_pins([second._replace(epoch=second.epoch + 1)])
+    assert len(await world.postgres.reports.list_jobs(10)) == 1, "of another life"

@@ -87,14 +87,14 @@ class ScanWorld(CompactionWorld):
 
     async def consumed(self, *topics: str) -> list[SeenRow]:
         """Every record of the topics, in order, through Fetch."""
-        image = await load_image(self.postgres)
+        image = await load_image(self.postgres.cluster)
         found = []
         for name in topics:
             topic = image.topics_by_name[name]
             for partition in range(len(topic.leader_epochs)):
                 key = topic.key(partition)
                 assert key is not None
-                (start,) = await self.postgres.find_extents([ExtentQuery(key, 0, 1)])
+                (start,) = await self.postgres.index.find_extents([ExtentQuery(key, 0, 1)])
                 for by_broker, _, record in await self.records(key, start.log_start_offset):
                     what = (record.key, record.value, tuple(record.headers))
                     found.append(SeenRow(name, partition, record.offset, record.timestamp, int(by_broker), *what))
@@ -107,15 +107,15 @@ class ScanWorld(CompactionWorld):
         await self.commit((key, records(number, count, **options)))
 
     async def delete_records(self, key: int, offset: int) -> None:
-        await self.postgres.move_log_starts([LogStartTarget(key, offset)], max_extents=1_000)
+        await self.postgres.retention.move_log_starts([LogStartTarget(key, offset)], max_extents=1_000)
 
     async def grow(self, name: str, partitions: int) -> list[int]:
         """More partitions; the keys of all."""
-        topic = (await load_image(self.postgres)).topics_by_name[name]
-        head = await self.postgres.metadata_head()
+        topic = (await load_image(self.postgres.cluster)).topics_by_name[name]
+        head = await self.postgres.cluster.metadata_head()
         growth = PartitionGrowth(topic.topic_id, len(topic.leader_epochs), partitions)
-        assert await self.postgres.create_partitions(head, [growth])
-        self.view.image = self.view.head = await load_image(self.postgres)
+        assert await self.postgres.topics.create_partitions(head, [growth])
+        self.view.image = self.view.head = await load_image(self.postgres.cluster)
         keys = [topic.topic_number << 24 | index for index in range(partitions)]
         for key in keys:
             self.live.setdefault(key, [])
@@ -139,7 +139,7 @@ class ScanWorld(CompactionWorld):
 
     async def pins(self) -> list[int]:
         """Job ids of the read pins."""
-        return [job.job_id for job in await self.postgres.list_jobs(100) if job.kind == READ_PIN]
+        return [job.job_id for job in await self.postgres.reports.list_jobs(100) if job.kind == READ_PIN]
 
     def files(self) -> set[uuid.UUID]:
         """Return the files in the bucket."""

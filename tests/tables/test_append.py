@@ -100,8 +100,10 @@ async def test_a_topic_that_was_created_again_is_another_topic(world: ScanWorld,
     await world.write(key, 1)
     await tables.create("orders")
     await tables.follow()
-    image = await load_image(world.postgres)
-    await world.postgres.delete_topics(await world.postgres.metadata_head(), [image.topics_by_name["orders"].topic_id])
+    image = await load_image(world.postgres.cluster)
+    await world.postgres.topics.delete_topics(
+        await world.postgres.cluster.metadata_head(), [image.topics_by_name["orders"].topic_id]
+    )
     done = await tables.round()
     assert (done.condition, done.reason[:21]) == (Condition.STOPPED, "the topic was deleted")
     (again,) = await world.topic("orders", 1)

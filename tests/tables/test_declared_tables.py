@@ -38,7 +38,7 @@ async def configure(world: ScanWorld, topic: str, **configs: str | None) -> None
         ConfigRecord(resource_type=2, resource_name=topic, name=f"table.{name.replace('_', '.')}", value=value)
         for name, value in configs.items()
     ]
-    assert await world.postgres.append_records(await world.postgres.metadata_head(), records)
+    assert await world.postgres.cluster.append_records(await world.postgres.cluster.metadata_head(), records)
 
 
 class Role:

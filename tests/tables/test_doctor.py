@@ -43,7 +43,9 @@ async def test_tables_that_do_not_follow_are_named(world: ScanWorld, tables: Tab
     found = told(await doctor.examine(settings))
     assert found["role"] == ("bad", "no process has the role tables: 1 tables get no records")
     assert found["following"] == ("ok", "all 1 tables follow their topics")
-    await world.postgres.report_settings(SettingReport(uuid.uuid4(), "host-1", ("compactor", "tables"), None, {}))
+    await world.postgres.cluster.report_settings(
+        SettingReport(uuid.uuid4(), "host-1", ("compactor", "tables"), None, {})
+    )
     await tables.create("orders", name="second")
     tables.catalog.set_property("orders", PAUSED, "partition 0, offset 1: not JSON")
     found = told(await doctor.examine(settings))
@@ -64,16 +66,18 @@ async def test_records_wait_since_the_newest_commit_or_their_own_time(world: Sca
     hour = 3_600_000
     async with tables.worker() as worker:
         created = tables.load().metadata.last_updated_ms
-        assert await waited_ms(world.postgres, await worker.tables.look("orders"), created + hour) == hour
+        assert await waited_ms(world.postgres.index, await worker.tables.look("orders"), created + hour) == hour
         await tables.follow()
         snapshot = tables.load().metadata.current_snapshot()
         assert snapshot is not None
         at = snapshot.timestamp_ms
-        assert await waited_ms(world.postgres, await worker.tables.look("orders"), at + hour) == 0, "nothing is missing"
+        assert await waited_ms(world.postgres.index, await worker.tables.look("orders"), at + hour) == 0, (
+            "nothing is missing"
+        )
         await world.write(key, 1)
-        assert await waited_ms(world.postgres, await worker.tables.look("orders"), at + hour) == hour
+        assert await waited_ms(world.postgres.index, await worker.tables.look("orders"), at + hour) == hour
         tables.catalog.set_property("orders", PAUSED, "maintenance")
-        assert await waited_ms(world.postgres, await worker.tables.look("orders"), at + hour) is None
+        assert await waited_ms(world.postgres.index, await worker.tables.look("orders"), at + hour) is None
 
 
 async def test_a_catalog_that_is_away_and_a_package_that_is_missing(

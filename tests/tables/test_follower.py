@@ -73,11 +73,11 @@ async def test_tables_get_jobs_of_upkeep_and_those_that_are_stopped_get_none(wor
         await tables.follow(name)
     tables.catalog.set_property("a_stopped", PROGRESS, "")
     clock = ManualClock()
-    schedule = UpkeepSchedule(world.postgres, "test.headrace", 1_000, clock)
+    schedule = UpkeepSchedule(world.postgres.jobs, "test.headrace", 1_000, clock)
     kinds = [kind.name for kind in schedule.kinds]
 
     async def jobs() -> list[tuple[str, str]]:
-        found = await world.postgres.list_jobs(100)
+        found = await world.postgres.reports.list_jobs(100)
         return sorted((job.kind, job.key) for job in found if job.kind in kinds)
 
     async with tables.worker() as worker:

@@ -195,7 +195,7 @@ async def test_timestamps_of_the_future_hide_no_wait(world: ScanWorld, tables: T
         look = await worker.tables.look("orders")
         now_ms = look.table.metadata.last_updated_ms
         hour = 3_600_000
-        assert hour <= (await waited_ms(world.postgres, look, now_ms + 2 * hour) or 0) <= 2 * hour
+        assert hour <= (await waited_ms(world.postgres.index, look, now_ms + 2 * hour) or 0) <= 2 * hour
 
 
 async def test_the_table_of_a_deleted_topic_is_kept_by_choice(world: ScanWorld, tables: Tables) -> None:
@@ -206,8 +206,8 @@ async def test_the_table_of_a_deleted_topic_is_kept_by_choice(world: ScanWorld, 
         await running.turns()
         with pytest.raises(OptionError, match="topic orders exists"):
             await running.commands.detach("orders", with_upkeep=True)
-        topic_id = (await load_image(world.postgres)).topics_by_name["orders"].topic_id
-        await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic_id])
+        topic_id = (await load_image(world.postgres.cluster)).topics_by_name["orders"].topic_id
+        await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic_id])
         await running.turns()
         assert running.follower.last["orders"].condition is Condition.STOPPED
         level, found = told(await running.commands.rows())["stopped"]

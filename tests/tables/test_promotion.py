@@ -53,8 +53,8 @@ async def test_records_that_a_promotion_lost_are_named_and_can_be_removed(
 
 
 async def _in_the_next_life(world: ScanWorld, key: int, tables: Tables) -> None:
-    await world.postgres.begin_life(1, await world.postgres.prepare_life(uuid.UUID(int=7)))
-    world.postgres.name_life(1)
+    await world.postgres.life.begin_life(1, await world.postgres.life.prepare_life(uuid.UUID(int=7)))
+    world.postgres.life.name_life(1)
     await world.begin()
     await adopt(world)
     done = await tables.round()
@@ -96,7 +96,7 @@ class opened:
 
 async def adopt(world: ScanWorld) -> None:
     """Know the topics that the database has."""
-    world.view.image = world.view.head = await load_image(world.postgres)
+    world.view.image = world.view.head = await load_image(world.postgres.cluster)
     for topic in world.view.image.topics_by_name.values():
         world.names[topic.topic_number] = topic.name
         for index in topic.indexes:

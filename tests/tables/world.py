@@ -131,7 +131,7 @@ class Tables:
         **properties: str,
     ) -> None:
         """`values`: the format, the text of its schema, the tolerance."""
-        image = await load_image(self.world.postgres)
+        image = await load_image(self.world.postgres.cluster)
         topic_id = image.topics_by_name[topic].topic_id
         definition = Definition(self.world.postgres.cluster_id, topic, topic_id, start, "", *values)
         definition = replace(definition, is_keyed=is_keyed, key_columns=key_columns)
@@ -145,7 +145,7 @@ class Tables:
         """Create it as the command does: `more` as Values."""
         world, made = self.world, Values(**dict(zip(Values._fields, values, strict=False)) | more)
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
-        image = (await load_image(world.postgres)).topics_by_name[topic]
+        image = (await load_image(world.postgres.cluster)).topics_by_name[topic]
         await create_table(cluster, self.catalog, topic, image, "earliest", layout, {}, made)
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
@@ -159,8 +159,9 @@ class Tables:
         world = self.world
         reader = SplitReader(reads_of(world.store), pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
+        tables = TableReader(cluster, TopicCatalog(world.postgres.cluster), self.catalog)
         worker = TableWorker(
-            TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.opened_bytes,
+            tables, reader, chunk_bytes, self.opened_bytes,
             self.formats,
         )  # fmt: skip
         try:

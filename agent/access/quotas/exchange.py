@@ -26,7 +26,7 @@ from headrace.agent.access.quotas.sharing import (
     encode_report,
     own_share,
 )
-from headrace.metastore.api.quotas import QuotaUseApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -41,7 +41,7 @@ class QuotaExchange:
     def __init__(
         self,
         enforcer: QuotaEnforcer,
-        api: QuotaUseApi,
+        api: ClusterApi,
         own_node_id: Callable[[], int | None],
         metrics: QuotaMetrics,
         clock: Clock,

@@ -17,7 +17,7 @@ from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.access.quotas.exchange import QuotaExchange
 from headrace.agent.access.quotas.metrics import QuotaMetrics
 from headrace.agent.access.quotas.mutations import MutationQuotas, mutation_quotas
-from headrace.metastore.api.quotas import QuotaUseApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
 
@@ -41,7 +41,7 @@ class QuotaService:
     def __init__(
         self,
         listener: LimitedListener,
-        api: QuotaUseApi,
+        api: ClusterApi,
         own_node_id: Callable[[], int | None],
         clock: Clock,
         rng: random.Random,

@@ -27,7 +27,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.agent.cluster.controller.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_step import ControllerStep, ControllerSteps, TopicsWhere, always
 from headrace.agent.cluster.controller.controller_times import TURNS_PER_LEASE, ControllerTimes
 from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
@@ -39,6 +38,7 @@ from headrace.agent.cluster.controller.transaction_ends import TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.reassignment import completions
@@ -59,7 +59,7 @@ ROUNDS = "controller rounds"
 
 
 def controller_steps(
-    api: ControllerMetastore,
+    api: Metastore,
     follower: MetadataFollower,
     times: Callable[[], ControllerTimes],
     clock: Clock,
@@ -103,7 +103,7 @@ class Controller:
 
     def __init__(
         self,
-        api: ControllerMetastore,
+        api: Metastore,
         follower: MetadataFollower,
         times: Callable[[], ControllerTimes],
         steps: Sequence[ControllerStep[Any]],
@@ -222,7 +222,7 @@ class Controller:
 
     async def _resign(self, lease: ControllerLease) -> None:
         try:
-            await self._api.resign_controller(lease.controller_epoch)
+            await self._api.controller.resign_controller(lease.controller_epoch)
         except HeadraceError as error:
             logger.warning("cannot release the lease, it expires instead: error=%s", error)
 
@@ -232,7 +232,9 @@ class Controller:
             return
         if sent_at < self._held_until and self._linked():
             return  # the active one's agent is a member, so it has not resigned; if its process ends, the link says so
-        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times().granted_ms)
+        lease = await self._api.controller.hold_controller_lease(
+            self._node_id(), self._incarnation_id, self._times().granted_ms
+        )
         self._take(lease, sent_at)
 
     def _take(self, lease: ControllerLease, sent_at: float) -> None:
@@ -265,7 +267,7 @@ class Controller:
         now, session_ms = self._clock.monotonic(), self._times().session_timeout_ms
         if now < self._next_contact and self._lease is not None and not self._lease.has_silent:
             return
-        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=session_ms)
+        fenced = await self._api.controller.fence_silent_agents(epoch, session_timeout_ms=session_ms)
         self._next_contact = now + session_ms / 1000 / CONTACTS_PER_SESSION
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
@@ -287,13 +289,15 @@ class Controller:
         if self._lease is None or not self._lease.is_own:
             return
         epoch, timeout_ms = self._lease.controller_epoch, self._times().session_timeout_ms
-        if await self._api.hide_agent(epoch, agent.node_id, agent.broker_epoch, session_timeout_ms=timeout_ms):
+        if await self._api.controller.hide_agent(
+            epoch, agent.node_id, agent.broker_epoch, session_timeout_ms=timeout_ms
+        ):
             logger.warning("hid an agent that is gone: node_id=%d controller_epoch=%d", agent.node_id, epoch)
             self._hidden.inc()
 
     async def _succeed(self, gone: ControllerLease) -> None:
         sent_at = self._clock.monotonic()
-        lease = await self._api.succeed_controller(
+        lease = await self._api.controller.succeed_controller(
             self._node_id(), self._incarnation_id, self._times().granted_ms, gone.controller_epoch
         )
         self._take(lease, sent_at)
@@ -311,12 +315,12 @@ class Controller:
         self._active.set(now)
 
 
-async def _append_due(api: ControllerMetastore, clock: Clock, epoch: int, image: MetadataImage, _: object) -> None:
+async def _append_due(api: Metastore, clock: Clock, epoch: int, image: MetadataImage, _: object) -> None:
     """Append changes caused by time and other agents. If the log changed, the next round decides again."""
     expired = expired_tokens(image, clock.wall_ms())
     due = [*completions(image), *expired]
     if due:
-        appended = await api.append_records(image.offset, due, controller_epoch=epoch)
+        appended = await api.cluster.append_records(image.offset, due, controller_epoch=epoch)
         logger.info("appended due records: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
@@ -35,7 +35,7 @@ class MetadataSnapshots:
 
     def __init__(
         self,
-        api: ControllerMetastore,
+        api: Metastore,
         follower: MetadataFollower,
         times: Callable[[], ControllerTimes],
         registry: CollectorRegistry,
@@ -56,15 +56,15 @@ class MetadataSnapshots:
         """Write a snapshot if one is due, and drop the log that no kept snapshot needs. True: another one is to
         follow."""
         self._passwords_seen = max(self._passwords_seen, image.passwords_until)
-        state = await self._api.snapshot_state()
+        state = await self._api.controller.snapshot_state()
         is_wanted = image.offset > state.end_offset and await self._log_has_passwords(image)
         if self._times().snapshot_is_due(state) or is_wanted:
             data = await asyncio.to_thread(_verified_snapshot, image)
-            await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))
+            await self._api.controller.save_snapshot(epoch, StoredSnapshot(image.offset, data))
             logger.info("metadata snapshot written: end_offset=%d size=%d", image.offset, len(data))
-            state = await self._api.snapshot_state()
+            state = await self._api.controller.snapshot_state()
         self._lag.set(state.log_records)
-        while await self._api.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
+        while await self._api.controller.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
             pass
         return (
             state.end_offset == image.offset
@@ -82,7 +82,7 @@ class MetadataSnapshots:
         record = FeatureLevelRecord(
             name=METADATA_FORMAT, min_feature_level=levels.min_level, max_feature_level=levels.max_level
         )
-        return await self._api.append_records(image.offset, [record], controller_epoch=epoch)
+        return await self._api.cluster.append_records(image.offset, [record], controller_epoch=epoch)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
         """Return whether the log still has salted passwords or unencrypted keys of users that are no longer needed.
@@ -91,7 +91,7 @@ class MetadataSnapshots:
         """
         if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
             return False
-        return await self._api.metadata_log_start() < image.passwords_until - 1
+        return await self._api.cluster.metadata_log_start() < image.passwords_until - 1
 
 
 def _verified_snapshot(image: MetadataImage) -> bytes:

@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import OldestQuery
 from headrace.metastore.api.topics import RemovalOutcome
 from headrace.metastore.keys import split_partition_key
@@ -62,7 +62,7 @@ def due_steps(state: HalvingState) -> HalvingSteps:
 class PartitionSteps:
     """What the steps do; one per candidate. What the store refuses is planned again at the next look."""
 
-    def __init__(self, api: ControllerMetastore, follower: MetadataFollower) -> None:
+    def __init__(self, api: Metastore, follower: MetadataFollower) -> None:
         self._api, self._follower = api, follower
 
     async def remove_empty(self, epoch: int, _: MetadataImage, topic_ids: Sequence[uuid.UUID]) -> None:
@@ -72,8 +72,8 @@ class PartitionSteps:
 
     async def set_boundaries(self, epoch: int, image: MetadataImage, _: Sequence[uuid.UUID]) -> None:
         """Set those that are due; from its boundary on, a parent gets no key that moved."""
-        for split in await self._api.quiet_splits(SPLITS_PER_LOOK):
-            if not await self._api.set_split_boundary(epoch, image.offset, split):
+        for split in await self._api.topics.quiet_splits(SPLITS_PER_LOOK):
+            if not await self._api.topics.set_split_boundary(epoch, image.offset, split):
                 return
             parent = split_partition_key(split.parent_key)[1]
             logger.info(
@@ -84,7 +84,7 @@ class PartitionSteps:
     async def halve(self, epoch: int, _: MetadataImage, topic_ids: Sequence[uuid.UUID]) -> None:
         """Take what is due of each halving, from the request until it is settled."""
         for topic_id in topic_ids:
-            state = await self._api.halving_state(topic_id)
+            state = await self._api.topics.halving_state(topic_id)
             if state is not None:
                 await self._take(epoch, topic_id, due_steps(state))
 
@@ -96,7 +96,9 @@ class PartitionSteps:
         for removal in () if topic is None else removals(topic.ordered_partitions, empty):
             outcome = RemovalOutcome.UNFINISHED
             while outcome is RemovalOutcome.UNFINISHED:
-                outcome = await self._api.remove_partition(epoch, image.offset, topic_id, removal, limit=ROWS_PER_CALL)
+                outcome = await self._api.topics.remove_partition(
+                    epoch, image.offset, topic_id, removal, limit=ROWS_PER_CALL
+                )
             if outcome is not RemovalOutcome.REMOVED:
                 return
             logger.info("partition removed: topic_id=%s partition=%d", topic_id, removal.partition)
@@ -108,7 +110,7 @@ class PartitionSteps:
         keys, found = list(by_key), set[int]()
         for first in range(0, len(keys), PARTITIONS_PER_LOOK):
             queries = [OldestQuery(key, 1) for key in keys[first : first + PARTITIONS_PER_LOOK]]
-            _, logs = await self._api.oldest_extents(queries)
+            _, logs = await self._api.retention.oldest_extents(queries)
             found |= {
                 by_key[log.partition_key]
                 for log in logs
@@ -118,25 +120,25 @@ class PartitionSteps:
 
     async def _take(self, epoch: int, topic_id: uuid.UUID, due: HalvingSteps) -> None:
         if due.resume:
-            resumed = await self._api.resume_children(epoch, [pair.child_key for pair in due.resume])
+            resumed = await self._api.topics.resume_children(epoch, [pair.child_key for pair in due.resume])
             behind = sorted({group for pair in due.resume for group in pair.behind})
             logger.warning("pause undone: topic_id=%s children=%d groups_behind=%s", topic_id, resumed, behind)
         if due.pause:
-            paused = await self._api.pause_children(epoch, [pair.child_key for pair in due.pause])
+            paused = await self._api.topics.pause_children(epoch, [pair.child_key for pair in due.pause])
             logger.info("children paused: topic_id=%s children=%d", topic_id, paused)
         if due.merge:
             head = self._follower.image.offset
-            merged = await self._api.merge_children(epoch, head, topic_id, due.merge)
+            merged = await self._api.topics.merge_children(epoch, head, topic_id, due.merge)
             await self._log(f"children merged: children={len(due.merge)}", topic_id, is_done=merged)
         image = self._follower.image
         topic = image.topics_by_id.get(topic_id)
         if due.shows and topic is not None:
             before = topic.ordered_partitions
             change = shown_count(before)
-            shown = await self._api.show_halved_count(epoch, image.offset, topic_id, before.initial, change)
+            shown = await self._api.topics.show_halved_count(epoch, image.offset, topic_id, before.initial, change)
             await self._log("lower partition count shown", topic_id, is_done=shown)
         if due.settles:
-            settled = await self._api.settle_halving(epoch, self._follower.image.offset, topic_id)
+            settled = await self._api.topics.settle_halving(epoch, self._follower.image.offset, topic_id)
             await self._log("halving settled", topic_id, is_done=settled)
 
     async def _log(self, event: str, topic_id: uuid.UUID, *, is_done: bool) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.jobs.kinds import PERIODIC
 from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
@@ -21,7 +21,7 @@ from headrace.metastore.log.image import MetadataImage
 class JobSchedules:
     """Checks that the periodic jobs exist and that workers take jobs. One per candidate."""
 
-    def __init__(self, api: ControllerMetastore, registry: CollectorRegistry) -> None:
+    def __init__(self, api: Metastore, registry: CollectorRegistry) -> None:
         self._api = api
         self._jobs = Gauge(
             "headrace_jobs",
@@ -38,8 +38,8 @@ class JobSchedules:
 
     async def keep(self, epoch: int, _: MetadataImage, wanted: Sequence[JobSchedule]) -> None:
         """Make sure that the jobs are there, and show all jobs."""
-        await self._api.schedule_jobs(epoch, wanted)
-        self._show(await self._api.count_jobs())
+        await self._api.jobs.schedule_jobs(epoch, wanted)
+        self._show(await self._api.reports.count_jobs())
 
     def stand_by(self) -> None:
         """Show none."""

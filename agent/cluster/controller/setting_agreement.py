@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.config.cluster_values import cluster_settings, in_force
 from headrace.config.consistency import why_inconsistent
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage
@@ -55,7 +55,7 @@ class SettingAgreement:
 class SettingRecorder:
     """A step of the active controller, until the cluster has all values."""
 
-    def __init__(self, api: ControllerMetastore, clock: Clock) -> None:
+    def __init__(self, api: Metastore, clock: Clock) -> None:
         self._api, self._clock = api, clock
         self._agreement = SettingAgreement()
         self.stand_by = self._agreement.forget
@@ -63,9 +63,9 @@ class SettingRecorder:
     async def record(self, epoch: int, image: MetadataImage, _: bool) -> None:
         """Append what is agreed. If the log changed, the next look decides again."""
         values = set_for_all_brokers(image)
-        due = self._agreement.due(await self._api.setting_proposals(), values, self._clock.monotonic())
+        due = self._agreement.due(await self._api.cluster.setting_proposals(), values, self._clock.monotonic())
         if due:
-            appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
+            appended = await self._api.cluster.append_records(image.offset, due, controller_epoch=epoch)
             named = " ".join(f"{record.name}={record.value}" for record in due)
             logger.info("recorded the settings that all processes agree on: appended=%s %s", appended, named)
 

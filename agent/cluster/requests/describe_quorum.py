@@ -9,15 +9,15 @@ Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
 
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.describe_quorum.v2.response import Listener, Node, PartitionData, ReplicaState, TopicData
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.controller import ControllerApi, ControllerLease
-from headrace.metastore.api.reports import AgentLease, ReportApi
+from headrace.metastore.api.controller import ControllerLease
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.reports import AgentLease
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response
@@ -28,22 +28,18 @@ NEVER = -1
 _NOBODY = ControllerLease(-1, 0, False)
 
 
-class QuorumMetastore(ControllerApi, ReportApi, Protocol):
-    """The metastore operations that are needed here."""
-
-
 class DescribeQuorum:
     """Answer DescribeQuorum as if the controllers were the voters of the metadata log."""
 
-    def __init__(self, cluster: ClusterView, api: QuorumMetastore) -> None:
+    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
         self._cluster = cluster
         self._api = api
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request, DescribeQuorumRequest)
         try:
-            lease = await self._api.describe_controller() or _NOBODY
-            agents = await self._api.agent_leases()
+            lease = await self._api.controller.describe_controller() or _NOBODY
+            agents = await self._api.reports.agent_leases()
             await self._cluster.catch_up()
         except HeadraceError as error:
             code = ErrorCode(error_code(error))

@@ -26,8 +26,8 @@ from headrace.metastore.api.agents import (
     SEGMENT_KEYS,
     TRANSACTION_VERSION,
 )
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.metadata_log import MetadataRecord
-from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import feature_error
@@ -43,7 +43,7 @@ _COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT, 
 class UpdateFeatures:
     """Raise or lower the levels of features."""
 
-    def __init__(self, change: LogChange, processes: SettingsApi) -> None:
+    def __init__(self, change: LogChange, processes: ClusterApi) -> None:
         self._change, self._processes = change, processes
 
     async def __call__(self, request: Request) -> Response:

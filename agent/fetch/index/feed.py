@@ -29,7 +29,7 @@ from headrace.agent.fetch.index.own_commits import OwnCommits
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.read import Extent, ReadApi
+from headrace.metastore.api.read import Extent, IndexApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.supervision import Supervisor
@@ -58,7 +58,7 @@ class FeedFollower:
 
     def __init__(
         self,
-        metastore: ReadApi,
+        metastore: IndexApi,
         index: TailIndex,
         acknowledged: AcknowledgedEnds,
         waiters: Waiters,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headrace.metastore.api.read import OffsetAnswer, OffsetQuery, ReadApi
+from headrace.metastore.api.read import IndexApi, OffsetAnswer, OffsetQuery
 
 QUERIES_MAX = 500
 """Most queries of a call. Each query is two index probes, and a client seldom reads more partitions."""
@@ -22,7 +22,7 @@ _Asked = list[tuple[Sequence[OffsetQuery], asyncio.Future[list[OffsetAnswer]]]]
 class JoinedOffsets:
     """Queries of offsets that become one call, for one event loop."""
 
-    def __init__(self, metastore: ReadApi) -> None:
+    def __init__(self, metastore: IndexApi) -> None:
         self._metastore = metastore
         self._asked: _Asked = []
         """Of the newest call, until it begins."""

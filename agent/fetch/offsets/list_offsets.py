@@ -27,7 +27,7 @@ from headrace.agent.fetch.offsets.newest_record import newest_record
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopics
-from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
+from headrace.metastore.api.read import IndexApi, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
@@ -76,7 +76,7 @@ class ListOffsetsHandler:
     def __init__(
         self,
         view: ClusterView,
-        metastore: ReadApi,
+        metastore: IndexApi,
         search: TimestampSearch,
         metrics: FetchMetrics,
         rendered: RenderedTopics | None,

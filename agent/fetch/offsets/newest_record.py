@@ -10,11 +10,11 @@ too high timestamp in its row.
 from __future__ import annotations
 
 from headrace.agent.fetch.offsets.timestamps import FoundRecord, TimestampSearch
-from headrace.metastore.api.read import Extent, ExtentQuery, OffsetKind, OffsetQuery, ReadApi
+from headrace.metastore.api.read import Extent, ExtentQuery, IndexApi, OffsetKind, OffsetQuery
 
 
 async def newest_record(
-    metastore: ReadApi, search: TimestampSearch, extent: Extent, log_start_offset: int
+    metastore: IndexApi, search: TimestampSearch, extent: Extent, log_start_offset: int
 ) -> FoundRecord | None:
     """`extent`: the first with the highest timestamp. None if no record has a timestamp; raises as reading does."""
 
@@ -41,7 +41,7 @@ async def newest_record(
 
 
 async def _last_record(
-    metastore: ReadApi, search: TimestampSearch, key: int, log_start_offset: int
+    metastore: IndexApi, search: TimestampSearch, key: int, log_start_offset: int
 ) -> FoundRecord | None:
     """A record with a timestamp in the log's last extent; None if none there has one."""
     (latest,) = await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])

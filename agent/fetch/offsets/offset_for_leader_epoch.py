@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
-from headrace.metastore.api.read import EpochEnd, EpochQuery, LeaderEpochApi
-from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import EpochEnd, EpochQuery
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
@@ -42,14 +42,10 @@ class _Found(NamedTuple):
     end_offset: int = -1
 
 
-class EpochSource(LeaderEpochApi, SegmentLogApi, Protocol):
-    """Source of the answers."""
-
-
 class OffsetForLeaderEpoch:
     """Return where leader epochs end."""
 
-    def __init__(self, cluster: ClusterView, metastore: EpochSource) -> None:
+    def __init__(self, cluster: ClusterView, metastore: Metastore) -> None:
         self._cluster = cluster
         self._metastore = metastore
 
@@ -82,7 +78,7 @@ class OffsetForLeaderEpoch:
         resolved = await resolve(self._cluster, requested)
         queries = [EpochQuery(r.key, epoch) for r, epoch in zip(resolved, epochs, strict=True) if not r.error]
         try:
-            ends = iter(await self._metastore.find_epoch_ends(queries))
+            ends = iter(await self._metastore.index.find_epoch_ends(queries))
             return [
                 _answer(one, ends)
                 if (topic := rendered_topic(partition.topic)) is None
@@ -100,7 +96,7 @@ class OffsetForLeaderEpoch:
             return _Found()
         if topic is METADATA_TOPIC_IMAGE:
             return _Found(ErrorCode.none, RENDERED_EPOCH, (await self._cluster.catch_up()).offset)
-        ends = (await self._metastore.segment_log_ends())[partition]
+        ends = (await self._metastore.segment_logs.segment_log_ends())[partition]
         end_offset = ends.next_offset if topic is REMOTE_LOG_IMAGE else ends.next_audit_offset
         return _Found(ErrorCode.none, RENDERED_EPOCH, end_offset)
 

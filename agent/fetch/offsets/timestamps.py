@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, UnsoundBatchError
-from headrace.metastore.api.read import DataExtent, Extent, ExtentQuery, ReadApi, is_in_file
+from headrace.metastore.api.read import DataExtent, Extent, ExtentQuery, IndexApi, is_in_file
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import read_header
@@ -36,7 +36,7 @@ class FoundRecord(NamedTuple):
 class TimestampSearch:
     """Opens extents, batches and records; raises what reading them raises."""
 
-    def __init__(self, metastore: ReadApi, seeker: Seeker, damage: Damage | None = None) -> None:
+    def __init__(self, metastore: IndexApi, seeker: Seeker, damage: Damage | None = None) -> None:
         """`damage`: None if no extent is examined."""
         self._metastore = metastore
         self._seeker = seeker

@@ -10,11 +10,11 @@ Source: KIP-631 (the metadata topic), KIP-595 (its name and id).
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import render_batch
 from headrace.protocol.errors import READ_FAILED
@@ -27,22 +27,12 @@ PAGE_RECORDS = 1_000
 """Maximum number of records per fetch."""
 
 
-class MetadataLog(Protocol):
-    """The part of metastore.api.cluster.ClusterApi that is read here."""
-
-    async def metadata_log_start(self) -> int:
-        """The lowest available offset."""
-
-    async def read_metadata(self, start_offset: int, limit: int) -> list[bytes]:
-        """Framed records; TruncatedError below the start."""
-
-
 class MetadataTopic:
     """The topic's only partition."""
 
     follows_feed = True
 
-    def __init__(self, metadata_log: MetadataLog, view: ClusterView) -> None:
+    def __init__(self, metadata_log: MetadataLogApi, view: ClusterView) -> None:
         self._log = metadata_log
         self._view = view
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic, RemoteLogTopic
-from headrace.agent.fetch.rendered.metadata_topic import MetadataLog, MetadataTopic
+from headrace.agent.fetch.rendered.metadata_topic import MetadataTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
-from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
@@ -41,10 +41,6 @@ class RenderedTopic(Protocol):
         """(error code, offset) for one of ListOffsets' special timestamps."""
 
 
-class RenderedLogs(MetadataLog, SegmentLogApi, Protocol):
-    """What the topics are rendered from."""
-
-
 class RenderedTopics:
     """All that this agent serves."""
 
@@ -57,13 +53,13 @@ class RenderedTopics:
         return None if topic is None else self._by_name.get(topic.name)
 
 
-def rendered_topics(logs: RenderedLogs, store: ObjectStore, view: ClusterView, clock: Clock) -> RenderedTopics:
+def rendered_topics(metastore: Metastore, store: ObjectStore, view: ClusterView, clock: Clock) -> RenderedTopics:
     """The metadata log and both lifecycle logs. `store`: of the older part of the audit trail."""
-    ends = KnownEnds(logs, clock)
+    ends = KnownEnds(metastore.segment_logs, clock)
     return RenderedTopics(
         {
-            METADATA_TOPIC: MetadataTopic(logs, view),
-            REMOTE_LOG_TOPIC: RemoteLogTopic(logs, view, ends),
-            AUDIT_TOPIC: AuditTopic(logs, view, ends, store),
+            METADATA_TOPIC: MetadataTopic(metastore.cluster, view),
+            REMOTE_LOG_TOPIC: RemoteLogTopic(metastore.segment_logs, view, ends),
+            AUDIT_TOPIC: AuditTopic(metastore.segment_logs, view, ends, store),
         }
     )

@@ -19,7 +19,7 @@ from headrace.agent.fetch.lookup import LookupStatus
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiter, Waiters
 from headrace.config.group_configs import duration_ms
-from headrace.metastore.api.read import ExtentQuery, OffsetKind, OffsetQuery, ReadableEnds, ReadApi
+from headrace.metastore.api.read import ExtentQuery, IndexApi, OffsetKind, OffsetQuery, ReadableEnds
 from headrace.storage.errors import UnavailableError
 
 
@@ -29,7 +29,7 @@ class LogEndsOfIndex:
     def __init__(
         self,
         locator: Locator,
-        metastore: ReadApi,
+        metastore: IndexApi,
         search: TimestampSearch,
         waiters: Waiters,
         feed: FeedFollower,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -22,30 +22,14 @@ from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
-from headrace.metastore.api.groups import CommittedOffset, GroupApi
+from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.transaction_state import ProducerEpoch
-from headrace.metastore.api.transactions import PendingOffsetsAnswer
 from headrace.protocol.errors import coordinator_error, transaction_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
-
-
-class GroupOffsetApi(GroupApi, Protocol):
-    """The metastore operations of groups, of what share groups do and of the offsets of transactions."""
-
-    async def add_pending_offsets(
-        self,
-        transactional_id: str,
-        asked: ProducerEpoch,
-        group_id: str,
-        coordinator_epoch: int,
-        offsets: Sequence[CommittedOffset],
-        *,
-        adds_group: bool,
-    ) -> PendingOffsetsAnswer:
-        """See metastore.api.transactions.TransactionApi."""
 
 
 class PendingCommit(NamedTuple):
@@ -62,7 +46,7 @@ class GroupOffsets:
 
     def __init__(
         self,
-        api: GroupOffsetApi,
+        api: Metastore,
         groups: HeldGroups,
         clock: Clock,
         metrics: GroupMetrics,
@@ -140,12 +124,12 @@ class GroupOffsets:
         return stored
 
     async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> list[bool]:
-        return await self._api.commit_offsets(group_id, epoch, offsets) if offsets else []
+        return await self._api.groups.commit_offsets(group_id, epoch, offsets) if offsets else []
 
     async def _add_pending(
         self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset], pending: PendingCommit
     ) -> list[bool] | ErrorCode:
-        verdict, stored = await self._api.add_pending_offsets(
+        verdict, stored = await self._api.transactions.add_pending_offsets(
             pending.transactional_id, pending.producer, group_id, epoch, offsets, adds_group=pending.adds_group
         )
         code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
@@ -159,7 +143,9 @@ class GroupOffsets:
         if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS, len(offsets)):
             return offsets
         try:
-            stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
+            stored = await self._api.groups.fetch_offsets(
+                group_id, sorted({offset.partition_key for offset in offsets})
+            )
         except HeadraceError as error:
             logger.warning("offsets not looked up: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))
@@ -185,9 +171,9 @@ class GroupOffsets:
                 return code
         try:
             if held is None:
-                return await self._api.fetch_offsets(group_id, partition_keys)
+                return await self._api.groups.fetch_offsets(group_id, partition_keys)
             async with held.commits:
-                return await self._api.fetch_offsets(group_id, partition_keys)
+                return await self._api.groups.fetch_offsets(group_id, partition_keys)
         except HeadraceError as error:
             logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for

@@ -74,9 +74,9 @@ class ControllerEndpoint:
             clock,
             registry,
             lambda image: schedules(configs, image),
-            ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
-            TopicSizes(metastore, settings.topic_metrics_max, registry),
-            TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
+            ConsumerLags(metastore.reports, settings.consumer_lag_metrics_max, registry),
+            TopicSizes(metastore.reports, settings.topic_metrics_max, registry),
+            TransactionEnds(metastore.transactions, lambda: EndingTimes.of(in_force.current()), registry),
         )
         self.controller = Controller(
             metastore,
@@ -103,7 +103,7 @@ class ControllerEndpoint:
             cluster=view,
             metastore=metastore,
             in_force=in_force,
-            change=LogChange(view, metastore, clock),
+            change=LogChange(view, metastore.cluster, clock),
             is_active_controller=lambda: self.controller.is_active,
             shared=None,
         )
@@ -121,7 +121,7 @@ class ControllerEndpoint:
             is_plain = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
             security = None if is_plain else ListenerSecurity(self._settings, endpoint, self._clock)
             if security is not None and security.must_authenticate:
-                self._serve = self._authenticated(endpoint, security, await self._metastore.zone_secret())
+                self._serve = self._authenticated(endpoint, security, await self._metastore.cluster.zone_secret())
                 self._refreshing = self._supervisor.keep("certificates of the controller listener", security.run)
             self.port = await self._listener.start(endpoint.host, endpoint.port, endpoint.name, security=security)
         self.controller.start()

@@ -108,7 +108,7 @@ class ControllerRole:
             view: ClusterView = cluster
             follower = cluster.follower
         else:
-            follower = self._follower = MetadataFollower(self._metastore)
+            follower = self._follower = MetadataFollower(self._metastore.cluster)
             view = self._view_of(follower)
             await follower.catch_up()
             MetadataMetrics(follower, self._registry)

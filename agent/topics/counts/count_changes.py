@@ -22,7 +22,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.counts.topic_doubling import unfinished_writes, why_unfinished
 from headrace.agent.topics.manual_assignment import why_unassignable
 from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
-from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
+from headrace.metastore.api.topics import CountChange, PartitionGrowth, TopicApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.replica_counts import like_the_first
@@ -54,7 +54,7 @@ class PartitionCounts:
     def __init__(
         self,
         cluster: ClusterView,
-        api: PartitionApi,
+        api: TopicApi,
         clock: Clock,
         defaults: Callable[[], TopicDefaults] = lambda: TopicDefaults(1, 1),
         on_limit: Callable[[str], None] = lambda _: None,

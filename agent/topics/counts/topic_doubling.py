@@ -13,16 +13,15 @@ count; bulk writes are decided again after two minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.groups import GroupKind
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.splits import Doubling, ReadingGroup
-from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.own_records import DoubleTopicRecord
@@ -34,10 +33,6 @@ from headrace.storage.errors import HeadraceError, InvalidError
 
 LOOK_SECONDS = 0.1
 """Pause between looks whether the agents have applied the announcement."""
-
-
-class DoublingApi(ClusterApi, PartitionApi, Protocol):
-    """What it asks of the metastore."""
 
 
 class WantedDoubling(NamedTuple):
@@ -67,7 +62,7 @@ class DoublingState(NamedTuple):
 class TopicDoubling:
     """Doubles topics, one request at a time."""
 
-    def __init__(self, cluster: ClusterView, api: DoublingApi, clock: Clock) -> None:
+    def __init__(self, cluster: ClusterView, api: Metastore, clock: Clock) -> None:
         self._cluster, self._api, self._clock = cluster, api, clock
 
     async def look(self, name: str) -> DoublingState | Verdict:
@@ -76,7 +71,7 @@ class TopicDoubling:
             topic = (await self._cluster.catch_up()).topics_by_name.get(name)
             if topic is None:
                 return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
-            return DoublingState(topic, list(await self._api.topic_readers(topic.topic_id)))
+            return DoublingState(topic, list(await self._api.topics.topic_readers(topic.topic_id)))
         except HeadraceError as error:
             return Verdict.failed(error)
 
@@ -92,23 +87,23 @@ class TopicDoubling:
             planned = plan_doubling(image, topic, wanted)
             if isinstance(planned, Verdict):
                 return planned
-            if not wanted.force and (refusal := why_not(await self._api.topic_readers(planned.topic_id))):
+            if not wanted.force and (refusal := why_not(await self._api.topics.topic_readers(planned.topic_id))):
                 return refusal
             return Verdict() if validate_only else planned
 
         async def take_step(image: MetadataImage, planned: Doubling) -> bool | Waits:
             nonlocal followed_to
-            count, left = planned.change.undeleted, await self._api.announce_counts([planned.topic_id])
+            count, left = planned.change.undeleted, await self._api.topics.announce_counts([planned.topic_id])
             if image.topics_by_id[planned.topic_id].doubling != count:
                 announced = DoubleTopicRecord(topic_id=planned.topic_id, partition_count=count)
                 followed_to = None
-                appended = await self._api.append_records(image.offset, [announced])
+                appended = await self._api.cluster.append_records(image.offset, [announced])
                 return Waits("agents have not heard of it yet; repeat the request", seconds=0) if appended else False
             followed_to = image.offset if followed_to is None else followed_to
-            if behind := await self._api.agents_behind(followed_to):
+            if behind := await self._api.topics.agents_behind(followed_to):
                 reason = f"agents have not heard of it yet: node_ids={list(behind)}; repeat the request"
                 return Waits(reason, LOOK_SECONDS)
-            return unfinished_writes(left) if left else await self._api.double_topic(image.offset, planned)
+            return unfinished_writes(left) if left else await self._api.topics.double_topic(image.offset, planned)
 
         try:
             return await change_log(self._cluster, self._clock, judge, take_step, deadline)

@@ -16,7 +16,7 @@ from headrace.agent.cluster.log_change import Verdict, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.api.halvings import Halving, HalvingState
-from headrace.metastore.api.topics import PartitionApi
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -39,7 +39,7 @@ class TopicHalving:
     def __init__(
         self,
         cluster: ClusterView,
-        api: PartitionApi,
+        api: TopicApi,
         clock: Clock,
         configs: EffectiveConfigs,
         settings: Callable[[], Settings],

@@ -1,4 +1,4 @@
-"""The bucket in the cluster's row: part of ClusterFacts.
+"""The bucket in the cluster's row: part of LifeApi.
 
 Place: under metastore/life/own_bucket.py and the commands of `headrace storage`.
 Invariant: these calls name no life: which bucket has the files does not change with the server.
@@ -7,7 +7,7 @@ Invariant: these calls name no life: which bucket has the files does not change 
 from __future__ import annotations
 
 from headrace.metastore.api.bucket import KnownBucket
-from headrace.metastore.api.cluster import ClusterFacts
+from headrace.metastore.api.life import LifeApi
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 
@@ -16,12 +16,10 @@ _ADOPT_BUCKET = Statement("adopt_bucket", writes=True, in_any_life=True)
 
 
 class PostgresBucket(PostgresNoun):
-    """Implements what ClusterFacts says of the bucket."""
+    """Implements what LifeApi says of the bucket."""
 
-    record_bucket = calls(ClusterFacts.record_bucket, writes=True, in_any_life=True)
-    sample_files = calls(ClusterFacts.sample_files, writes=False)
-
-    cluster_id: str
+    record_bucket = calls(LifeApi.record_bucket, writes=True, in_any_life=True)
+    sample_files = calls(LifeApi.sample_files, writes=False)
 
     async def known_bucket(self) -> KnownBucket | None:
         bucket_id, address = await _KNOWN_BUCKET.row(self.pool)

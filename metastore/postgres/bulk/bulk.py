@@ -1,4 +1,4 @@
-"""Bulk writes in Postgres: implements metastore.api.bulk.BulkWriteApi.
+"""Bulk writes in Postgres: implements the part of CommitApi for them.
 
 Place: between Spark's driver and the tables of the commit.
 Invariant: one statement each; the row of the writer says which attempt and which chunk is next.
@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress, BulkWriteApi
-from headrace.metastore.api.housekeeping import HousekeepingApi
-from headrace.metastore.api.outcomes import OutcomeApi
-from headrace.metastore.api.topics import PartitionApi
+from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress
+from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Pool, Statement
@@ -28,15 +26,9 @@ _OLDEST_BULK_WRITE = Statement("oldest_bulk_write", writes=False)
 
 
 class PostgresBulkWrites(PostgresNoun):
-    """Implements BulkWriteApi, and its part of OutcomeApi, PartitionApi and HousekeepingApi."""
+    """Implements the part of CommitApi for bulk writes."""
 
-    database_ms = calls(BulkWriteApi.database_ms, writes=False)
-    decided_bulk_files = calls(OutcomeApi.decided_bulk_files, writes=False)
-    forget_decided_bulk_files = calls(OutcomeApi.forget_decided_bulk_files, writes=True, file_ids="files")
-    bulk_files_in_index = calls(OutcomeApi.bulk_files_in_index, writes=False, file_ids="files")
-    finish_bulk_writes = calls(HousekeepingApi.finish_bulk_writes, writes=True)
-    announce_counts = calls(PartitionApi.announce_counts, writes=True)
-    prune_bulk_writes = calls(HousekeepingApi.prune_bulk_writes, writes=True)
+    database_ms = calls(CommitApi.database_ms, writes=False)
 
     async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
         _check(files)
@@ -85,9 +77,6 @@ class PostgresBulkWrites(PostgresNoun):
     async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
         rows = await _COMMIT_BULK_CHUNK.rows(self.pool, writer=writer, attempt=attempt, chunk=chunk)
         return BulkProgress(*rows[0]) if rows else BulkProgress(chunk, chunk)
-
-    async def oldest_bulk_write(self) -> float:
-        return await oldest_bulk_write(self.pool)
 
 
 async def oldest_bulk_write(pool: Pool) -> float:

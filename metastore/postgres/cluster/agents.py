@@ -7,7 +7,6 @@ is the log offset of its registration, put into the record under the head's lock
 
 from __future__ import annotations
 
-from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.kip631_records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
@@ -33,8 +32,6 @@ class PostgresAgents(PostgresNoun):
     """An agent's own calls."""
 
     unregister_agent = calls(ClusterApi.unregister_agent, writes=True)
-
-    settings: Settings
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         """AlreadyExistsError while the node id's holder may be alive: until a session timeout after its last contact.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 
-from headrace.config.settings import Settings
 from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
 from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.statement import Statement
@@ -24,10 +23,7 @@ _SEAL_ZONE_SECRET = Statement("seal_zone_secret", writes=True)
 
 
 class PostgresClusterFacts(PostgresNoun):
-    """Implements ConfigApi, and what ClusterFacts says of the secret."""
-
-    settings: Settings
-    cluster_id: str
+    """Implements ClusterApi, and what LifeApi says of the secret."""
 
     async def cluster_configs(self) -> dict[str, str]:
         return dict(await _CLUSTER_CONFIGS.rows(self.pool))

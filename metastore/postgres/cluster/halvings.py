@@ -1,6 +1,6 @@
 """Topics that halve, in Postgres.
 
-Place: part of PartitionApi, on halve_topic.sql and merge_children.sql, which have the locks.
+Place: part of TopicApi, on halve_topic.sql and merge_children.sql, which have the locks.
 Invariant: the records are made here, from what the caller planned; the SQL functions append them with their projection.
 """
 

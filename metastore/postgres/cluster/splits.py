@@ -1,13 +1,13 @@
 """Topics that double, in Postgres.
 
-Place: part of PartitionApi, on double_topic.sql, which has the locks.
+Place: part of TopicApi, on double_topic.sql, which has the locks.
 Invariant: the records are made here, from what the caller planned; the SQL functions append them with their projection.
 """
 
 from __future__ import annotations
 
 from headrace.metastore.api.splits import Doubling, QuietSplit
-from headrace.metastore.api.topics import PartitionApi
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.partition_records import change_records, split_record
 from headrace.metastore.log.records import encode_record
@@ -23,9 +23,9 @@ _SET_SPLIT_BOUNDARY = Statement("set_split_boundary", writes=True)
 class PostgresSplits(PostgresNoun):
     """Doublings and their boundaries."""
 
-    agents_behind = calls(PartitionApi.agents_behind, writes=False)
-    topic_readers = calls(PartitionApi.topic_readers, writes=False)
-    quiet_splits = calls(PartitionApi.quiet_splits, writes=False)
+    agents_behind = calls(TopicApi.agents_behind, writes=False)
+    topic_readers = calls(TopicApi.topic_readers, writes=False)
+    quiet_splits = calls(TopicApi.quiet_splits, writes=False)
 
     async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
         """Append the records and create the children in one transaction, unless the log has moved on."""

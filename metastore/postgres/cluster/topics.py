@@ -1,7 +1,7 @@
 """Topics and their partitions: created, deleted, added to.
 
 Place: behind CreateTopics, DeleteTopics and CreatePartitions, which agent/topics judges on an image; part of
-ClusterApi, and PartitionApi.
+TopicApi.
 Invariant: records and projection in one call of one function, under the log head's lock (C1). Offsets that a
 record carries are known before it is sent, as the expected head is fixed.
 """
@@ -18,6 +18,7 @@ from headrace.metastore.api.topics import (
     PartitionGrowth,
     PartitionState,
     RemovalOutcome,
+    TopicApi,
 )
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.life.numbers import epoch_floor, life_of_offset
@@ -25,7 +26,7 @@ from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, 
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
-from headrace.metastore.postgres.pass_through import PostgresNoun
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError, InvalidError
 
@@ -38,6 +39,8 @@ _REMOVE_PARTITION = Statement("remove_partition", writes=True)
 
 class PostgresTopics(PostgresNoun):
     """What changes the set of partitions."""
+
+    announce_counts = calls(TopicApi.announce_counts, writes=True)
 
     async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
         """False when the head is not `expected_head`; AlreadyExistsError for a name or id that is taken."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
 from headrace.metastore.postgres.commit.staging import Staged
 from headrace.metastore.postgres.pass_through import PostgresNoun
@@ -23,8 +22,6 @@ _ALLOCATE_PRODUCER_IDS = Statement("allocate_producer_ids", writes=True)
 
 class PostgresCommit(PostgresNoun):
     """Implements CommitApi."""
-
-    settings: Settings
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """InvalidError for input that cannot be right (see Staged), or for a file id that was committed with

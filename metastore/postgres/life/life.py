@@ -21,7 +21,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
-from headrace.metastore.postgres.pass_through import calls
+from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 
 BEGIN_SECONDS = 300.0
@@ -31,7 +31,7 @@ DESCRIBE_LIFE = Statement("describe_life", writes=False)
 _BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True, patience_seconds=BEGIN_SECONDS)
 
 
-class PostgresLife(PostgresMetadataLog):
+class PostgresLife(PostgresNoun):
     """Implements LifeApi."""
 
     prepare_life = calls(LifeApi.prepare_life, "prepare_unspent_life", writes=True, in_any_life=True)
@@ -53,7 +53,7 @@ class PostgresLife(PostgresMetadataLog):
         return ServerLife(cluster_id, life, incarnation_id, Server(*found[:3]), Server(*found[3:6]), *found[6:])
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
-        image = await load_image(self)
+        image = await load_image(PostgresMetadataLog(self.at))
         snapshot = await asyncio.to_thread(encode_snapshot, reborn(image, life))
         (begun,) = await _BEGIN_LIFE.row(
             self.pool,

@@ -1,7 +1,7 @@
 """Find where data is: what a reader reads next, offsets by timestamp, ends of leader epochs.
 
 Place: asked by fetch when its own index cannot tell, and always by ListOffsets and OffsetForLeaderEpoch;
-implements ReadApi and LeaderEpochApi, without the feed.
+implements IndexApi and IndexApi, without the feed.
 Invariant: reads only. Every answer is the primary's, as of one snapshot; its cost depends on the answer,
 never on how much there is.
 """
@@ -37,7 +37,7 @@ class PostgresExtents(PostgresNoun):
     """The look-ups of readers."""
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
-        """See metastore.api.read.ReadApi."""
+        """See metastore.api.read.IndexApi."""
         if not queries:
             return []
         queries = list(queries)

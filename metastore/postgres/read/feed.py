@@ -1,6 +1,6 @@
 """The commit feed: every change of a reader's view, numbered per commit shard.
 
-Place: each agent polls it a few dozen times a second, so that readers need not ask for news; part of ReadApi.
+Place: each agent polls it a few dozen times a second, so that readers need not ask for news; part of IndexApi.
 Invariant: reads only. A page holds the next rows of a shard without a gap, or names the shard lost.
 """
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.restoring import (
-    RemovedRecords,
-    RestoreApi,
-    RestoreOutcome,
-)
+from headrace.metastore.api.restoring import RemovedRecords, RestoreOutcome
+from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 
@@ -20,11 +17,11 @@ _REMOVED_RECORDS = Statement("removed_records", writes=False)
 
 
 class PostgresRestoring(PostgresNoun):
-    """Implements metastore.api.restoring.RestoreApi."""
+    """Implements metastore.api.restoring.TopicApi."""
 
-    restorable_topics = calls(RestoreApi.restorable_topics, writes=False)
-    revive_topic = calls(RestoreApi.revive_topic, writes=True)
-    restore_records = calls(RestoreApi.restore_records, writes=True)
+    restorable_topics = calls(TopicApi.restorable_topics, writes=False)
+    revive_topic = calls(TopicApi.revive_topic, writes=True)
+    restore_records = calls(TopicApi.restore_records, writes=True)
 
     async def restore_topic(
         self, expected_head: int, topic_number: int, name: str, records: Sequence[bytes], epochs: Mapping[int, int]

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from headrace.metastore.api.audit_archive import ArchivedAudit, AuditArchiveApi
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 
 _ARCHIVABLE_AUDIT = Statement("archivable_audit", writes=False)
 _ARCHIVE_AUDIT = Statement("archive_audit", writes=True)
-_OLDEST_AUDIT_BLOCK = Statement("oldest_audit_block", writes=False)
 _JOIN_AUDIT = Statement("join_audit", writes=True)
 
 
 class PostgresAuditArchive(PostgresNoun):
-    """Implements AuditArchiveApi, and its part of HousekeepingApi."""
+    """Implements AuditArchiveApi."""
 
     archiving_epochs = calls(AuditArchiveApi.archiving_epochs, writes=False)
     archived_audit = calls(AuditArchiveApi.archived_audit, writes=False)
@@ -34,10 +32,6 @@ class PostgresAuditArchive(PostgresNoun):
 
     async def archivable_audit(self, records: int) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await _ARCHIVABLE_AUDIT.rows(self.pool, records=records)]
-
-    async def oldest_audit_block(self) -> float:
-        (waits_s,) = await _OLDEST_AUDIT_BLOCK.row(self.pool, records=BLOCK_RECORDS)
-        return float(waits_s)
 
     async def archive_audit(self, token: JobToken, archived: ArchivedAudit) -> bool:
         (is_done,) = await _ARCHIVE_AUDIT.row(self.pool, **token._asdict(), **_columns(archived))

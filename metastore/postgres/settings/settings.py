@@ -1,6 +1,6 @@
 """Reports of settings in Postgres, and what they add up to.
 
-Place: under the reporter of each process and the active controller; implements metastore.api.settings.SettingsApi.
+Place: under the reporter of each process and the active controller; implements metastore.api.settings.ClusterApi.
 Invariant: a report is one row of one process; the values that apply are in the metadata log, not here.
 """
 
@@ -10,7 +10,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from headrace.metastore.api.settings import SettingProposals, SettingReport, SettingsApi
+from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.settings import SettingProposals, SettingReport
 from headrace.metastore.postgres.packing import pack_int2
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
@@ -20,10 +21,10 @@ _SETTING_PROPOSALS = Statement("setting_proposals", writes=False)
 
 
 class PostgresSettings(PostgresNoun):
-    """Implements SettingsApi."""
+    """Implements ClusterApi."""
 
-    withdraw_settings = calls(SettingsApi.withdraw_settings, writes=True)
-    compactors_without = calls(SettingsApi.compactors_without, writes=False)
+    withdraw_settings = calls(ClusterApi.withdraw_settings, writes=True)
+    compactors_without = calls(ClusterApi.compactors_without, writes=False)
 
     async def report_settings(self, report: SettingReport) -> None:
         await _REPORT_PROCESS.row(

@@ -11,7 +11,6 @@ import asyncio
 from contextlib import suppress
 
 from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
-from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -20,19 +19,14 @@ _PROBE_COMMIT = Statement("probe_commit", writes=True, in_any_life=True)
 _STANDBY_STATE = Statement("standby_state", writes=False)
 
 
-class PostgresStandbys(PostgresNoun):
-    """Implements what Metastore says of commits."""
-
-    async def probe_commit(self) -> None:
-        try:
-            state = await commit_wait(self.pool, self.readers)
-        except HeadraceError:
-            self.pool.standby_wait = None  # the error says more
-            raise
-        self.pool.standby_wait = None if state is None else f"{state.wait} → {END_THE_WAIT}"
-
-    def commits(self) -> int:
-        return self.pool.commits
+async def probe_commit(pool: Pool, readers: Pool) -> None:
+    """See Metastore.probe_commit; the pool remembers what commits wait for."""
+    try:
+        state = await commit_wait(pool, readers)
+    except HeadraceError:
+        pool.standby_wait = None  # the error says more
+        raise
+    pool.standby_wait = None if state is None else f"{state.wait} → {END_THE_WAIT}"
 
 
 async def commit_wait(pool: Pool, readers: Pool) -> StandbyState | None:

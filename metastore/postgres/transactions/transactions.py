@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
 from headrace.metastore.api.transaction_state import (
     ProducerEpoch,
     Transaction,
@@ -39,7 +38,6 @@ _OPEN = Statement("open_transactions", writes=False)
 _WRITE = Statement("write_transaction", writes=True)
 _END = Statement("end_transaction", writes=True)
 _ADD_OFFSETS = Statement("add_pending_offsets", writes=True)
-_ENDED = Statement("ended_transactions", writes=False)
 _CHANGED = [-1]
 """What add_pending_offsets answers if the transaction's row is not what it was."""
 
@@ -50,19 +48,6 @@ class PostgresTransactions(PostgresNoun):
     """The transaction operations of PostgresMetastore."""
 
     expire_transactional_ids = calls(TransactionApi.expire_transactional_ids, writes=True)
-    forget_outcomes = calls(
-        OutcomeApi.forget_outcomes, writes=True, keys="ended.partition_key", offsets="ended.marker_offset"
-    )
-    markers_in_log = calls(
-        OutcomeApi.markers_in_log,
-        writes=False,
-        topics="outcomes.topic_id",
-        partitions="outcomes.partition_index",
-        offsets="outcomes.marker_offset",
-        producers="outcomes.producer_id",
-        epochs="outcomes.epoch",
-        commits="outcomes.commits",
-    )
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, asked: ProducerEpoch, new_producer_id: int
@@ -139,12 +124,6 @@ class PostgresTransactions(PostgresNoun):
     async def open_transactions(self, most: int) -> OpenTransactions:
         count, oldest_ms, late_count, late, now_ms = await _OPEN.row(self.pool, most=most)
         return OpenTransactions(count, oldest_ms, late_count, [LateTransaction(name, now_ms) for name in late])
-
-    async def ended_transactions(self, most: int) -> list[EndedTransaction]:
-        return [
-            EndedTransaction(key, offset, None if topic_id is None else TransactionOutcome(topic_id, *row))
-            for key, offset, topic_id, *row in await _ENDED.rows(self.pool, most=most)
-        ]
 
     async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
         ids = None if transactional_ids is None else list(transactional_ids)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from typing import cast
 
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.storage.clock import Clock
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.nouns import nouns
 
 TIMES = ControllerTimes(
     lease_ms=3_000, session_timeout_ms=18_000, snapshot_interval_ms=3_600_000, snapshot_bytes=1_000_000
@@ -41,9 +40,9 @@ class Candidate:
     ) -> None:
         """`connect` None: no agent can be reached."""
         self.registry = CollectorRegistry()
-        self.follower = MetadataFollower(api)
+        self.follower = MetadataFollower(nouns(api).cluster)
         own_clock = clock or api.clock
-        metastore = cast("ControllerMetastore", api)  # it has what the steps of these tests call
+        metastore = nouns(api)
         self.controller = Controller(
             metastore,
             self.follower,

@@ -14,13 +14,14 @@ from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
+from headrace.metastore.api.metastore import Metastore
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.agent.groups.groups_world import Coordinating
 from tests.manual_clock import ManualClock
+from tests.nouns import NOUNS
 
 SESSION_TIMEOUT_MS = 18_000
 REDIRECTS = {
@@ -63,7 +64,10 @@ class _Wire:
         self._host = host
         self._api = api
 
-    def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, operation: str) -> Any:
+        if operation in NOUNS:
+            return self
+
         async def call(*arguments: Any, **named: Any) -> Any:
             await self._host.running.wait()
             if self._host.cut_off or (self._host.deaf and operation == "read_metadata"):
@@ -157,7 +161,7 @@ class FailoverWorld:
         api = host.wire(self.cluster_api)
         own: dict[str, Any] = {"session_ms": SESSION_TIMEOUT_MS, "port": 9000 + node_id, "clock": host}
         cluster = an_agent(api, node_id, seed=node_id, **own)
-        return Coordinating(cluster, cast(GroupOffsetApi, host.wire(self.groups)), host, node_id)
+        return Coordinating(cluster, cast(Metastore, host.wire(self.groups)), host, node_id)
 
     def _is_live(self, node_id: int, broker_epoch: int) -> bool:
         agent = self.cluster_api.agents.get(node_id)

@@ -12,6 +12,7 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
+from tests.nouns import nouns
 
 
 def a_membership(
@@ -28,8 +29,8 @@ def a_membership(
 ) -> Membership:
     """`clock`: that of `api`, if none is given."""
     return Membership(
-        api,
-        follower or MetadataFollower(api),
+        nouns(api).cluster,
+        follower or MetadataFollower(nouns(api).cluster),
         Identity(node_id, "127.0.0.1", port, rack),
         heartbeat_interval_ms=3_000,
         session_timeout_ms=lambda: session_ms,
@@ -41,14 +42,14 @@ def a_membership(
 
 def an_agent(api: Any, node_id: int | None = 1, rack: str | None = None, seed: int = 7, **more: Any) -> Cluster:
     """`more`: of the membership."""
-    follower = MetadataFollower(api)
+    follower = MetadataFollower(nouns(api).cluster)
     membership = a_membership(api, node_id, rack, follower=follower, rng=random.Random(seed), **more)
     return Cluster("cluster-id", 8, follower, membership)
 
 
 def an_agent_on(metastore: PostgresMetastore, node_id: int | None, seed: int) -> Cluster:
     """An agent on a real metastore."""
-    follower = MetadataFollower(metastore)
+    follower = MetadataFollower(metastore.cluster)
     own: dict[str, Any] = {"clock": SystemClock(), "rng": random.Random(seed), "port": 9000 + seed}
     membership = a_membership(metastore, node_id, "a", follower=follower, **own)
     return Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)

@@ -30,6 +30,7 @@ from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
+from tests.nouns import NOUNS, nouns
 from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X5")
@@ -47,6 +48,9 @@ class Wire:
         self.clock = api.clock
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
+
         async def called(*args: Any, **more: Any) -> Any:
             await self.clock.sleep(self.rng.choice((0.01, 0.05, 0.3)))
             if self.is_cut:
@@ -103,7 +107,7 @@ class Doubling:
             await self.clock.advance(self.rng.choice((0.01, 0.2, 1.0)))
             self._fence_silent()
             if step == 20:
-                topics = TopicDoubling(self.agents[0].cluster, self.api, self.clock)
+                topics = TopicDoubling(self.agents[0].cluster, nouns(self.api), self.clock)
                 self.doubling = asyncio.create_task(
                     topics.double(WantedDoubling("t"), self.clock.monotonic() + 60, validate_only=False)
                 )

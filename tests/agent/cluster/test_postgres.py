@@ -47,7 +47,7 @@ async def test_agents_meet_in_the_log(metastore: PostgresMetastore) -> None:
 async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetastore) -> None:
     clusters = [an_agent_on(metastore, None, seed) for seed in (1, 2)]
     creations = [
-        TopicCreation(cluster, metastore, SystemClock(), random.Random(n), lambda: TopicDefaults(2, 1))
+        TopicCreation(cluster, metastore.topics, SystemClock(), random.Random(n), lambda: TopicDefaults(2, 1))
         for n, cluster in enumerate(clusters)
     ]
     judgements = []
@@ -62,7 +62,7 @@ async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetas
 
 
 def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller, MetadataFollower]:
-    follower, clock, registry = MetadataFollower(metastore), SystemClock(), CollectorRegistry()
+    follower, clock, registry = MetadataFollower(metastore.cluster), SystemClock(), CollectorRegistry()
     times = ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1)
     controller = Controller(
         metastore,
@@ -113,9 +113,9 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
 
     orders = new_topic("orders", 2)
     image = await create(metastore, orders)
-    agent = await metastore.register_agent(new_agent(7))
-    image = await load_image(metastore)
-    assert await metastore.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
+    agent = await metastore.cluster.register_agent(new_agent(7))
+    image = await load_image(metastore.cluster)
+    assert await metastore.cluster.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
     await _until(lambda: second.is_active and orders.topic_id in follower.image.topics_by_id)
     assert follower.image.topics_by_id[orders.topic_id].assignment(1).under_way, "7 is not live yet"
     while follower.image.topics_by_id[orders.topic_id].assignment(1) != Assignment((7,)):
@@ -123,11 +123,11 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
         await asyncio.sleep(0.01)
     await _until(lambda: follower.image.live_agents() == [])  # it was not heard again
     assert 7 in follower.image.agents
-    snapshot = await metastore.newest_snapshot()
+    snapshot = await metastore.cluster.newest_snapshot()
     assert snapshot is not None
     assert load_snapshot(snapshot.data).offset == snapshot.end_offset
     await second.stop()
-    assert await metastore.describe_controller() is None
+    assert await metastore.controller.describe_controller() is None
 
 
 @pytest.mark.requirement("C15")
@@ -136,23 +136,25 @@ async def test_a_periodic_job_remains_after_its_controller_has_left(metastore: P
     first, _ = a_controller(metastore, 1)
     job = None
     while job is None:
-        job = await metastore.claim_job("worker", ["retention"], 60_000)
+        job = await metastore.jobs.claim_job("worker", ["retention"], 60_000)
         await asyncio.sleep(0.01)
     for task in first._tasks:
         task.cancel()  # a kill: nothing is resigned
     scheduled = _calls("schedule_jobs")
     second, _ = a_controller(metastore, 2)
     await _until(lambda: second.is_active and _calls("schedule_jobs") > scheduled)
-    assert [(j.kind, j.job_id, j.state) for j in await metastore.list_jobs(10)] == [
+    assert [(j.kind, j.job_id, j.state) for j in await metastore.reports.list_jobs(10)] == [
         ("retention", job.token.job_id, JobState.LEASED)
     ]
-    await metastore.finish_job(job.token)
+    await metastore.jobs.finish_job(job.token)
     await second.stop()
     scheduled = _calls("schedule_jobs")
     third, _ = a_controller(metastore, 3)
     await _until(lambda: third.is_active and _calls("schedule_jobs") > scheduled)
-    assert await metastore.claim_job("worker", ["retention"], 60_000) is None
-    assert [(j.job_id, j.state) for j in await metastore.list_jobs(10)] == [(job.token.job_id, JobState.WAITING)]
+    assert await metastore.jobs.claim_job("worker", ["retention"], 60_000) is None
+    assert [(j.job_id, j.state) for j in await metastore.reports.list_jobs(10)] == [
+        (job.token.job_id, JobState.WAITING)
+    ]
     await third.stop()
 
 

@@ -8,17 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.agent.cluster.controller.controller_metastore import ControllerMetastore
 from headrace.agent.cluster.controller.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, UnavailableError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import TIMES, HalvingScene, open_halving_scene
 from tests.metastore.sessions import session
+from tests.nouns import NOUNS, flat
 
 pytestmark = pytest.mark.requirement("X5")
 WRITES = ("pause_children", "resume_children", "merge_children", "show_halved_count", "settle_halving")
@@ -28,11 +29,13 @@ class FailingStore:
     """The store's steps. The `fails_at`-th one fails: before it happens, or behind it with an unknown outcome."""
 
     def __init__(self, store: PostgresMetastore, fails_at: int = -1, *, behind: bool = False) -> None:
-        self._store, self._behind = store, behind
+        self._store, self._behind = flat(store), behind
         self.left = fails_at
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         call = getattr(self._store, name)
         return self._failing(name, call) if name in WRITES else call
 
@@ -58,8 +61,8 @@ class Steps:
         self._take_over(scene.controller_epoch)
 
     def _take_over(self, epoch: int) -> None:
-        self.epoch, self.follower = epoch, MetadataFollower(self.scene.store)
-        self.steps = PartitionSteps(cast(ControllerMetastore, self._store), self.follower)
+        self.epoch, self.follower = epoch, MetadataFollower(self.scene.store.cluster)
+        self.steps = PartitionSteps(cast(Metastore, self._store), self.follower)
 
     async def round(self, ms: int = 1_000) -> None:
         """After so much time. A controller that fails is never learned of again."""
@@ -68,8 +71,8 @@ class Steps:
             await self.halve(self.epoch)
         except HeadraceError:
             store, me = self.scene.store, uuid.uuid4()
-            await store.resign_controller(self.epoch)
-            self._take_over((await store.hold_controller_lease(77, me, 10_000_000)).controller_epoch)
+            await store.controller.resign_controller(self.epoch)
+            self._take_over((await store.controller.hold_controller_lease(77, me, 10_000_000)).controller_epoch)
 
     async def halve(self, epoch: int) -> None:
         image = await self.follower.catch_up()

@@ -49,6 +49,7 @@ from headrace.storage.segment.writer import SegmentWriter
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock, T
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import nouns
 from tests.storage.batches import plain_batch
 
 NODE_ID, BROKER_EPOCH = 1, 10
@@ -106,7 +107,7 @@ class FaultyStore(MemoryStore):
 
 
 class FeedGate:
-    """ReadApi over the model with a feed that a test can disturb; counts every query."""
+    """IndexApi over the model with a feed that a test can disturb; counts every query."""
 
     def __init__(self, model: ModelMetastore) -> None:
         self.model = model
@@ -171,7 +172,7 @@ class World:
         """Another agent on the same bucket and metastore."""
         return FetchService(
             self.store,
-            self.metastore,
+            nouns(self.metastore).index,
             self.view,
             self.settings,
             self.clock,

@@ -45,6 +45,7 @@ from headrace.storage.file_id import new_file_id
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import nouns
 from tests.simulation.remote import run_at_once
 
 NODE_ID, EPOCH = 1, 1
@@ -78,7 +79,7 @@ class _Followed(FollowedShards):
 
 
 class Story:
-    """One seed's; also the ReadApi of its agent."""
+    """One seed's; also the IndexApi of its agent."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -92,12 +93,12 @@ class Story:
         self.followed = _Followed(self.index, self.view, self.waiters, self.clock, metrics, POLICY)
         self.followed.look = self._look
         self.feed = FeedFollower(
-            *(self, self.index, AcknowledgedEnds(), self.waiters, self.clock, metrics),
+            *(nouns(self).index, self.index, AcknowledgedEnds(), self.waiters, self.clock, metrics),
             interval_ms=15,
             on_metadata=lambda offset: None,
             followed=self.followed,
         )
-        self.locator = Locator(self.index, self, rng, metrics)
+        self.locator = Locator(self.index, nouns(self).index, rng, metrics)
         self.topics = 0
         self.keys: list[int] = []
         self.ever: dict[int, set[Extent]] = {}

@@ -32,21 +32,23 @@ ROUNDS, PARTITIONS, PRODUCERS = 40, 6, 4
 async def test_it_says_what_the_feed_says(metastore: PostgresMetastore) -> None:
     """Random calls of several files, with duplicates, gaps in sequences and batches of many partitions."""
     rng = random.Random(20)
-    node_id, broker_epoch = await metastore.register_agent(
+    node_id, broker_epoch = await metastore.cluster.register_agent(
         AgentRegistration(None, uuid.uuid4(), "localhost", 9092, None)
     )
-    head = await metastore.metadata_head()
-    await metastore.heartbeat(node_id, broker_epoch, metadata_offset=head, want_fence=False, session_timeout_ms=60_000)
-    head = await metastore.metadata_head()
-    assert await metastore.create_topics(head, [NewTopic("t", uuid.UUID(int=5), PARTITIONS, {})])
-    heads = (await metastore.poll_feed({})).heads
+    head = await metastore.cluster.metadata_head()
+    await metastore.cluster.heartbeat(
+        node_id, broker_epoch, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
+    )
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.topics.create_topics(head, [NewTopic("t", uuid.UUID(int=5), PARTITIONS, {})])
+    heads = (await metastore.index.poll_feed({})).heads
     sequences: dict[tuple[int, int], int] = {}
     total = refused = 0
     for _ in range(ROUNDS):
-        now_ms = (await metastore.poll_feed({})).wall_ms
+        now_ms = (await metastore.index.poll_feed({})).wall_ms
         commits = [_file(rng, head, now_ms, sequences) for _ in range(rng.randint(1, 3))]
-        answers = await metastore.commit_files(node_id, broker_epoch, commits)
-        page = await metastore.poll_feed(heads)
+        answers = await metastore.commits.commit_files(node_id, broker_epoch, commits)
+        page = await metastore.index.poll_feed(heads)
         heads = page.heads
         told = [extent for row in page.rows for extent in row.extents]
 

@@ -38,7 +38,7 @@ async def ask(world: PostgresWorld, timestamp: int, isolation_level: int = 1) ->
 async def open_transaction(world: PostgresWorld) -> tuple[int, ProducerEpoch]:
     """Offsets 0 and 3 are plain; 1 and 2, with the latest times, are of an open transaction."""
     (key,) = await world.topic("t", 1)
-    who = (await world.postgres.init_producer("copy", 60_000, NO_PRODUCER, 4711)).producer
+    who = (await world.postgres.transactions.init_producer("copy", 60_000, NO_PRODUCER, 4711)).producer
     fields = {"attributes": TRANSACTIONAL_BIT, "producer_id": who.producer_id, "producer_epoch": who.epoch}
     await world.commit((key, plain_batch(1, base_timestamp=T0)))
     await world.commit((key, plain_batch(2, base_timestamp=T0 + 50, base_sequence=0, **fields)))
@@ -62,7 +62,7 @@ async def test_nothing_at_or_behind_the_last_stable_offset_is_found(world: Postg
     assert await ask(world, MAX_TIMESTAMP, 0) == (2, T0 + 51)
     assert await ask(world, LATEST, 0) == (4, -1)
 
-    await world.postgres.end_transaction("copy", who, commits=False, bumps=True, new_producer_id=4712)
+    await world.postgres.transactions.end_transaction("copy", who, commits=False, bumps=True, new_producer_id=4712)
     for isolation_level in (0, 1):  # also what was aborted, as in Kafka
         assert await ask(world, T0 + 1, isolation_level) == (1, T0 + 50)
         assert await ask(world, MAX_TIMESTAMP, isolation_level) == (2, T0 + 51)
@@ -79,12 +79,12 @@ async def test_a_search_without_an_end_is_caught(world: PostgresWorld, patch: Pa
 async def test_the_last_stable_offset_is_never_below_the_log_start(world: PostgresWorld) -> None:
     """DeleteRecords may take the beginning of an open transaction; its end removes the rest."""
     key, who = await open_transaction(world)
-    await world.postgres.move_log_starts([LogStartTarget(key, 3)], max_extents=100)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, 3)], max_extents=100)
     assert await ask(world, EARLIEST) == await ask(world, LATEST) == (3, -1)
     await world.request_fetch({key: 3}, max_wait_ms=60_000)  # until the feed brought the last commit
     for service in (world.service, world.new_service()):
         found = (await world.request_fetch({key: 3}, isolation_level=1, service=service)).partitions[key]
         assert (found.last_stable_offset, found.log_start_offset, found.records) == (3, 3, b"")
-    await world.postgres.end_transaction("copy", who, commits=False, bumps=True, new_producer_id=4712)
+    await world.postgres.transactions.end_transaction("copy", who, commits=False, bumps=True, new_producer_id=4712)
     assert await ask(world, LATEST) == (5, -1)
     assert await ask(world, T0 + 20) == (3, T0 + 20)

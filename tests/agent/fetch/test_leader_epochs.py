@@ -12,6 +12,7 @@ from headrace.agent.fetch.offsets.offset_for_leader_epoch import OffsetForLeader
 from headrace.storage.errors import UnavailableError
 from tests.agent.client_calls import call, versions_of
 from tests.agent.fetch.fetch_world import World
+from tests.nouns import nouns
 
 Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
@@ -30,7 +31,7 @@ async def ask(
         for name, index, epoch in asked
     ]
     message = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
-    answer: Any = await call(OffsetForLeaderEpoch(world.view, world.metastore), message, version)
+    answer: Any = await call(OffsetForLeaderEpoch(world.view, nouns(world.metastore)), message, version)
     return [(p.error_code, p.leader_epoch, p.end_offset) for topic in answer.topics for p in topic.partitions]
 
 

@@ -15,6 +15,7 @@ from headrace.agent.fetch.rendered.rendered_topics import rendered_topics
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
+from headrace.metastore.postgres.segment_logs.segment_logs import PostgresSegmentLogs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.topics import AUDIT_IMAGE, AUDIT_TOPIC, REMOTE_LOG_IMAGE, REMOTE_LOG_TOPIC
@@ -42,8 +43,10 @@ def rows(metastore_url: str) -> Iterator[LifecycleRows]:
 def topics(
     rows: LifecycleRows, metastore: PostgresMetastore, fake_clock: ManualClock
 ) -> tuple[RemoteLogTopic, AuditTopic]:
-    view, ends = an_agent(FakeClusterApi(fake_clock)), KnownEnds(metastore, fake_clock)
-    return RemoteLogTopic(metastore, view, ends), AuditTopic(metastore, view, ends, MemoryStore())
+    view, ends = an_agent(FakeClusterApi(fake_clock)), KnownEnds(metastore.segment_logs, fake_clock)
+    return RemoteLogTopic(metastore.segment_logs, view, ends), AuditTopic(
+        metastore.segment_logs, view, ends, MemoryStore()
+    )
 
 
 async def read_on(topic: LifecycleTopic, index: int, offset: int, max_bytes: int = MANY) -> list[Record]:
@@ -131,13 +134,13 @@ async def test_waiting_readers_share_two_queries_a_second(
 ) -> None:
     remote, audit = topics
     calls: list[int] = []
-    ask = PostgresMetastore.segment_log_ends
+    ask = PostgresSegmentLogs.segment_log_ends
 
-    async def counted(self: PostgresMetastore) -> Any:
+    async def counted(self: PostgresSegmentLogs) -> Any:
         calls.append(1)
         return await ask(self)
 
-    monkeypatch.setattr(PostgresMetastore, "segment_log_ends", counted)
+    monkeypatch.setattr(PostgresSegmentLogs, "segment_log_ends", counted)
     at_end = FetchPartition(rows.partition, 0, MANY)
     for _ in range(20):
         assert not await remote.has_news(at_end)
@@ -156,7 +159,7 @@ async def test_an_outage_is_retriable(topics: Any, monkeypatch: pytest.MonkeyPat
         raise UnavailableError("away")
 
     for name in ("segment_log_ends", "read_remote_log", "read_audit_log"):
-        monkeypatch.setattr(PostgresMetastore, name, away)
+        monkeypatch.setattr(PostgresSegmentLogs, name, away)
     for topic in topics:
         assert (await topic.fetch(FetchPartition(0, 0, MANY))).error_code == ErrorCode.kafka_storage_error
         assert await topic.offset(0, -1) == (ErrorCode.kafka_storage_error, -1)

@@ -39,19 +39,19 @@ class PostgresWorld(World):
 
     async def begin(self) -> None:
         registration = AgentRegistration(None, uuid.uuid4(), "localhost", 9092, None)
-        self.node_id, self.broker_epoch = await self.postgres.register_agent(registration)
-        head = await self.postgres.metadata_head()
-        await self.postgres.heartbeat(
+        self.node_id, self.broker_epoch = await self.postgres.cluster.register_agent(registration)
+        head = await self.postgres.cluster.metadata_head()
+        await self.postgres.cluster.heartbeat(
             self.node_id, self.broker_epoch, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
         )
         await self.service.start()
 
     async def topic(self, name: str, partitions: int, **configs: str) -> list[int]:
-        head = await self.postgres.metadata_head()
+        head = await self.postgres.cluster.metadata_head()
         settings = {config.replace("_", "."): value for config, value in configs.items()}
         new = NewTopic(name, uuid.UUID(int=head << 64), partitions, settings)  # the topic's number will be `head`
-        assert await self.postgres.create_topics(head, [new])
-        self.view.image = self.view.head = await load_image(self.postgres)
+        assert await self.postgres.topics.create_topics(head, [new])
+        self.view.image = self.view.head = await load_image(self.postgres.cluster)
         topic = self.view.image.topics_by_name[name]
         self.names[topic.topic_number] = name
         keys = [topic.topic_number << 24 | index for index in range(partitions)]
@@ -70,13 +70,13 @@ class PostgresWorld(World):
             begins = header.is_transactional and header.producer_id >= 0  # agents refuse others before the commit
             staged.append(plain._replace(transaction=BatchTransaction.ANY_PARTITION) if begins else plain)
         data = writer.finish()
-        now_ms = await self.postgres.database_ms()  # the service learns late of a clock that a test moved
+        now_ms = await self.postgres.commits.database_ms()  # the service learns late of a clock that a test moved
         self._born_ms = max(now_ms, self._born_ms + 1)  # commits are fast: files of one millisecond have no order
         file_id = new_file_id(self._born_ms, self.rng)
         await self.store.put(object_key(file_id), data)
         self.service.on_flushed(file_id, data)
         commit = FileCommit(file_id, len(data), staged)
-        (answer,) = await self.postgres.commit_files(self.node_id, self.broker_epoch, [commit])
+        (answer,) = await self.postgres.commits.commit_files(self.node_id, self.broker_epoch, [commit])
         self.service.on_committed([commit], [answer])
         for (key, batch), verdict in zip(batches, answer.batches, strict=True):
             if verdict.outcome is BatchOutcome.APPENDED:
@@ -134,7 +134,7 @@ async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) 
     await asyncio.sleep(0.05)
 
     (topic,) = world.view.image.topics_by_id
-    assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
+    assert await world.postgres.topics.delete_topics(await world.postgres.cluster.metadata_head(), [topic])
     result = await asyncio.wait_for(waiting, 600)
 
     assert result.code(key) == 100  # UNKNOWN_TOPIC_ID
@@ -144,7 +144,7 @@ async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) 
 async def test_a_transaction_is_delivered_with_its_marker_once_it_ended(world: PostgresWorld, commits: bool) -> None:
     """Through the whole read path: an end wakes readers, and cold agents answer the same."""
     (key,) = await world.topic("t", 1)
-    who = (await world.postgres.init_producer("copy", 60_000, NO_PRODUCER, 4711)).producer
+    who = (await world.postgres.transactions.init_producer("copy", 60_000, NO_PRODUCER, 4711)).producer
     fields = {"attributes": TRANSACTIONAL_BIT, "producer_id": who.producer_id, "producer_epoch": who.epoch}
     await world.commit((key, plain_batch(1, b"plain")))
     await world.commit((key, plain_batch(2, b"data", base_sequence=0, **fields)))
@@ -159,7 +159,7 @@ async def test_a_transaction_is_delivered_with_its_marker_once_it_ended(world: P
     assert split_sent(open_for.records(key)) == expected(world.live[key], 0)[:1]
     assert (open_for.partitions[key].last_stable_offset, open_for.partitions[key].high_watermark) == (1, 4)
 
-    await world.postgres.end_transaction("copy", who, commits=commits, bumps=True, new_producer_id=4712)
+    await world.postgres.transactions.end_transaction("copy", who, commits=commits, bumps=True, new_producer_id=4712)
     woken = await asyncio.wait_for(waiting, 600)
     assert split_sent(woken.records(key))[0] == expected(world.live[key], 1)[0]
     assert await _latest(world, isolation_level=1) == await _latest(world) == 5

@@ -19,6 +19,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from headrace.storage.records.codec import decode_records
 from tests.agent.fetch.fetch_world import FetchResult, World
+from tests.nouns import nouns
 
 NAMES = {900: METADATA_TOPIC, 901: REMOTE_LOG_TOPIC, 902: AUDIT_TOPIC}
 METADATA, REMOTE, AUDIT = (number << 24 for number in NAMES)
@@ -48,7 +49,7 @@ async def world() -> AsyncIterator[World]:
     world = World()
     logs: Any = Logs(world)
     world.names |= NAMES
-    world.service._fetch._rendered = rendered_topics(logs, world.store, world.view, world.clock)
+    world.service._fetch._rendered = rendered_topics(nouns(logs), world.store, world.view, world.clock)
     for name in ("a", "b", "c"):
         change_metadata(world, name)
     world.view.image = world.view.head

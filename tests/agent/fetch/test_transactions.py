@@ -63,7 +63,7 @@ class Readers:
         """An agent that knows nothing yet."""
         self.index = TailIndex(self.store.commit_shards, extents_max=self.rng.choice([4, 1_000]))
         self.plant(self.index)
-        self.locator = Locator(self.index, self.store, self.rng, FetchMetrics(CollectorRegistry()))
+        self.locator = Locator(self.index, self.store.index, self.rng, FetchMetrics(CollectorRegistry()))
         await self._follow()
 
     async def step(self) -> None:
@@ -89,10 +89,10 @@ class Readers:
         await self._read()
 
     async def _follow(self) -> None:
-        self.index.apply(await self.store.poll_feed(self.index.heads))
+        self.index.apply(await self.store.index.poll_feed(self.index.heads))
 
     async def _read(self) -> None:
-        (everything,) = await self.store.find_extents([ExtentQuery(self.key, 0, ALL)])
+        (everything,) = await self.store.index.find_extents([ExtentQuery(self.key, 0, ALL)])
         ended = set(everything.aborted)
         for _ in range(3):
             offset = self.rng.randrange(everything.high_watermark + 1)

@@ -19,9 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.serve.groups import compose_groups
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from tests.agent.client_calls import call
@@ -29,12 +29,13 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 
 class Coordinating:
     """One agent with its group handlers."""
 
-    def __init__(self, cluster: Cluster, groups: GroupOffsetApi, clock: Clock, seed: int) -> None:
+    def __init__(self, cluster: Cluster, groups: Metastore, clock: Clock, seed: int) -> None:
         self.cluster = cluster
         settings = Settings(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=20)
         self.registry = CollectorRegistry()
@@ -185,7 +186,7 @@ class GroupsWorld:
         self.cluster_api = FakeClusterApi(clock)
         self.groups = FakeGroupApi(self._is_live)
         self.agents = [
-            Coordinating(an_agent(self.cluster_api, node_id, seed=node_id), self.groups, clock, node_id)
+            Coordinating(an_agent(self.cluster_api, node_id, seed=node_id), nouns(self.groups), clock, node_id)
             for node_id in (1, 2)
         ]
 

@@ -218,7 +218,7 @@ async def test_a_group_on_a_real_metastore(metastore: PostgresMetastore) -> None
     first, second = an_agent(1), an_agent(2)
     await first.cluster.start()
     image = first.cluster.image
-    assert await metastore.create_topics(image.offset, [NewTopic("orders", uuid.uuid4(), 2, {})])
+    assert await metastore.topics.create_topics(image.offset, [NewTopic("orders", uuid.uuid4(), 2, {})])
     member = await first.only_member()
     answer = await first.commit("g", {"orders": {0: 5, 1: 6}}, member_id=member, generation=1)
     assert answer == {"orders": {0: 0, 1: 0}}

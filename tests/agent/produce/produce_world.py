@@ -33,6 +33,7 @@ from headrace.storage.records.header import read_header
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import nouns
 
 NODE_ID = 1
 EPOCH = 7
@@ -106,7 +107,7 @@ class ProduceWorld:
         """Make the pipeline, not started yet."""
         self.pipeline = ProducePipeline(
             self.store,
-            self.metastore,
+            nouns(self.metastore),
             self.view,
             self.settings,
             self.clock,

@@ -23,6 +23,7 @@ from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import HEADER_BYTES
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import NOUNS
 from tests.storage.batches import forge
 
 COUNT = 4
@@ -66,6 +67,8 @@ class SeenCounts:
         self.counts: dict[int, tuple[int, int]] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         return getattr(self._model, name)
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:

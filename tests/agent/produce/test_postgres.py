@@ -27,17 +27,17 @@ async def _agents(metastore: PostgresMetastore, count: int) -> list[ProduceWorld
 
     Their clock is the machine's, as the database's is: one that moves by itself would outrun a slow Postgres.
     """
-    head = await metastore.metadata_head()
-    assert await metastore.create_topics(head, [NewTopic("t", TOPIC_ID, 2, {})])
+    head = await metastore.cluster.metadata_head()
+    assert await metastore.topics.create_topics(head, [NewTopic("t", TOPIC_ID, 2, {})])
     worlds = [ProduceWorld(seed=number, linger_ms=25) for number in range(count)]
     for world in worlds:
         world.clock = SystemClock()  # type: ignore[assignment]
     for number, world in enumerate(worlds):
         registration = AgentRegistration(number, uuid.UUID(int=number + 1), "127.0.0.1", 9092, None)
-        agent = await metastore.register_agent(registration)
+        agent = await metastore.cluster.register_agent(registration)
         assert not (await beat(metastore, agent)).is_fenced
         world.view.node_id, world.view.broker_epoch = agent
-        world.view.image = world.view.head = await load_image(metastore)
+        world.view.image = world.view.head = await load_image(metastore.cluster)
         world.store, world.metastore = worlds[0].bucket, metastore
         await world.start()
     return worlds
@@ -47,7 +47,7 @@ async def _stored(metastore: PostgresMetastore, world: ProduceWorld, index: int)
     """The bytes of each extent of a partition of `t`."""
     key = world.view.image.topics_by_name["t"].key(index)
     assert key is not None
-    (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 20)])
+    (found,) = await metastore.index.find_extents([ExtentQuery(key, 0, 1 << 20)])
     return [await world.store.get(object_key(e.file_id), ByteRange(e.position, e.length)) for e in found.extents]
 
 
@@ -71,14 +71,14 @@ async def test_copies_committed_by_different_agents_are_appended_once(metastore:
 
 async def test_a_fenced_agent_goes_on_under_a_new_epoch(metastore: PostgresMetastore) -> None:
     (world,) = await _agents(metastore, 1)
-    await metastore.unregister_agent(world.view.node_id, world.view.broker_epoch)
+    await metastore.cluster.unregister_agent(world.view.node_id, world.view.broker_epoch)
     fenced = asyncio.Event()
     world.on_fenced = fenced.set
     sent = asyncio.create_task(world.produce(world.connect(), {"t": {1: plain_batch(1)}}))
     await fenced.wait()
     assert not sent.done()
     registration = AgentRegistration(world.view.node_id, uuid.UUID(int=99), "127.0.0.1", 9092, None)
-    agent = await metastore.register_agent(registration)
+    agent = await metastore.cluster.register_agent(registration)
     assert not (await beat(metastore, agent)).is_fenced
     world.view.broker_epoch = agent.broker_epoch
     assert await sent == {("t", 1): Answer("none", 0, -1, 0, None)}
@@ -93,7 +93,7 @@ async def test_refusals_of_a_real_commit_are_per_batch(metastore: PostgresMetast
     answers = await world.produce(client, {"t": {0: gap, 1: plain_batch(1)}})
     assert answers is not None
     assert [answers["t", index].error for index in range(2)] == ["out_of_order_sequence_number", "none"]
-    assert await metastore.delete_topics(await metastore.metadata_head(), [TOPIC_ID])
+    assert await metastore.topics.delete_topics(await metastore.cluster.metadata_head(), [TOPIC_ID])
     answers = await world.produce(world.connect(), {"t": {0: plain_batch(1)}})
     assert answers is not None
     assert answers["t", 0].error == "unknown_topic_or_partition"

@@ -87,8 +87,10 @@ async def test_produce_and_fetch_go_on_while_a_step_always_fails_everywhere(
 
     monkeypatch.setattr(TopicsWhere, "__call__", broken)
     metastore = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
-    metastore.name_life(0)
-    await metastore.create_topics(await metastore.metadata_head(), [NewTopic(TOPIC, uuid.uuid4(), 1, {})])
+    metastore.life.name_life(0)
+    await metastore.topics.create_topics(
+        await metastore.cluster.metadata_head(), [NewTopic(TOPIC, uuid.uuid4(), 1, {})]
+    )
     await metastore.close()
     async with agents(metastore_url) as found, asyncio.timeout(PATIENCE_SECONDS):
         await failing(found)

@@ -17,6 +17,7 @@ from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -33,7 +34,7 @@ class ConfigsWorld:
         self.api = FakeClusterApi(clock)
         self.api.add_topic("orders", configs={"retention.ms": "1000"})
         self.cluster: Cluster = an_agent(self.api)
-        change = LogChange(self.cluster, self.api, clock)
+        change = LogChange(self.cluster, nouns(self.api).cluster, clock)
         configs = EffectiveConfigs(settings or Settings())
         self.describe_configs = DescribeConfigs(self.cluster, configs)
         self.alter_configs = AlterConfigs(change, configs)

@@ -37,14 +37,14 @@ class World:
 
     def __init__(self, api: PostgresMetastore) -> None:
         self.api = api
-        self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
+        self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api.cluster))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
         parts = ControllerParts(
             cluster=self.view,
             metastore=api,
             in_force=SettingsInForce(Settings(), lambda: self.view.image),
-            change=LogChange(self.view, api, SystemClock()),
+            change=LogChange(self.view, api.cluster, SystemClock()),
             is_active_controller=lambda: self.is_active,
             shared=None,
         )
@@ -61,18 +61,18 @@ class World:
 
     async def lead(self, controller_id: int = CONTROLLER) -> None:
         """A process with this node id becomes the active controller."""
-        lease = await self.api.hold_controller_lease(controller_id, uuid.uuid4(), 60_000)
+        lease = await self.api.controller.hold_controller_lease(controller_id, uuid.uuid4(), 60_000)
         self.is_active = lease.is_own and controller_id == CONTROLLER
 
     async def agent(self, node_id: int, rack: str | None = None, *, unfence: bool = True) -> int:
         """Register an agent; its broker epoch."""
         registration = AgentRegistration(node_id, uuid.uuid4(), f"agent-{node_id}", 9092, rack)
-        epoch = (await self.api.register_agent(registration)).broker_epoch
+        epoch = (await self.api.cluster.register_agent(registration)).broker_epoch
         if unfence:
-            answer = await self.api.heartbeat(
+            answer = await self.api.cluster.heartbeat(
                 node_id,
                 epoch,
-                metadata_offset=await self.api.metadata_head(),
+                metadata_offset=await self.api.cluster.metadata_head(),
                 want_fence=False,
                 session_timeout_ms=SESSION_MS,
             )
@@ -83,12 +83,12 @@ class World:
     async def restart(self, node_id: int) -> int:
         """The agent registers again, as after a restart; its broker epoch."""
         epoch = self.view.image.agents[node_id].broker_epoch
-        await self.api.unregister_agent(node_id, epoch)
+        await self.api.cluster.unregister_agent(node_id, epoch)
         return await self.agent(node_id)
 
     async def topic(self, name: str, partitions: int) -> None:
-        head = await self.api.metadata_head()
-        assert await self.api.create_topics(head, [NewTopic(name, uuid.uuid4(), partitions, {})])
+        head = await self.api.cluster.metadata_head()
+        assert await self.api.topics.create_topics(head, [NewTopic(name, uuid.uuid4(), partitions, {})])
         await self.view.catch_up()
 
 

@@ -40,6 +40,7 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.agent.topics.membership_world import ask
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 OUTSIDE, INSIDE = "PLAINTEXT", "INTERNAL"
 ABLE = {SHARED_ADDRESS: FeatureRange(1, 1)}
@@ -61,7 +62,7 @@ class Shape:
         shared = SharedAddress(self.cluster, lambda: self.is_shared, INSIDE, _listeners(1))
         parts = ControllerParts(
             cluster=self.cluster,
-            metastore=self.api,  # type: ignore[arg-type]
+            metastore=nouns(self.api),
             in_force=SettingsInForce(Settings(), lambda: self.cluster.image),
             change=LogChange(self.cluster, self.api, clock),
             is_active_controller=lambda: True,

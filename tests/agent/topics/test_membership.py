@@ -82,7 +82,7 @@ async def test_an_agent_registers_and_is_unfenced_once_it_has_caught_up(world: W
     beat = {"broker_id": 3, "broker_epoch": first.broker_epoch, "want_fence": False, "want_shut_down": False}
     late = await world.ask(ApiKey.BROKER_HEARTBEAT, 1, current_metadata_offset=0, **beat)
     assert (late.error_code, late.is_caught_up, late.is_fenced) == (ErrorCode.none, False, True)
-    head = await world.api.metadata_head()
+    head = await world.api.cluster.metadata_head()
     there = await world.ask(ApiKey.BROKER_HEARTBEAT, 0, current_metadata_offset=head, **beat)
     assert (there.is_caught_up, there.is_fenced, there.should_shut_down) == (True, False, False)
     cordoned = await world.ask(
@@ -176,8 +176,8 @@ async def test_the_quorum_is_the_active_controller(world: World, version: int) -
     epoch = await world.agent(3)
     await world.agent(CONTROLLER)
     await world.agent(4, unfence=False)
-    head = await world.api.metadata_head()
-    await world.api.heartbeat(3, epoch, metadata_offset=head, want_fence=False, session_timeout_ms=SESSION_MS)
+    head = await world.api.cluster.metadata_head()
+    await world.api.cluster.heartbeat(3, epoch, metadata_offset=head, want_fence=False, session_timeout_ms=SESSION_MS)
     topics = [
         ("TopicData", {"topic_name": "__cluster_metadata", "partitions": [("PartitionData", {"partition_index": 0})]})
     ]
@@ -242,12 +242,12 @@ async def test_counts_do_not_change_while_a_running_compactor_cannot_read_the_lo
     await world.agent(3)
     await _set_format(world, 1, 2, upgrade_type=2)
     older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={METADATA_FORMAT: 3})
-    await world.api.report_settings(older)
+    await world.api.cluster.report_settings(older)
     refused = await _set_format(world, 1, 4, 1)
     assert refused.error_code is ErrorCode.invalid_update_version
     assert "processes=host-17" in (refused.error_message or "")
     assert (await _set_format(world, 1, 3, 1)).error_code is ErrorCode.none
-    await world.api.withdraw_settings(older.incarnation_id)
+    await world.api.cluster.withdraw_settings(older.incarnation_id)
     assert (await _set_format(world, 1, 4, 1)).error_code is ErrorCode.none
     assert world.view.image.metadata_format == 4
 
@@ -255,13 +255,13 @@ async def test_counts_do_not_change_while_a_running_compactor_cannot_read_the_lo
 async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_them(world: World) -> None:
     await world.agent(3)
     older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={})
-    await world.api.report_settings(older)
-    await world.api.report_settings(SettingReport(uuid.uuid4(), "host-18", ("compactor",), None, {}))
+    await world.api.cluster.report_settings(older)
+    await world.api.cluster.report_settings(SettingReport(uuid.uuid4(), "host-18", ("compactor",), None, {}))
     refused = await _set_format(world, 1, 1, 1, name=SEGMENT_KEYS)
     assert refused.error_code is ErrorCode.invalid_update_version
     assert "processes=host-17" in (refused.error_message or "")
     assert SEGMENT_KEYS not in (await world.view.catch_up()).features
-    await world.api.withdraw_settings(older.incarnation_id)
+    await world.api.cluster.withdraw_settings(older.incarnation_id)
     assert (await _set_format(world, 1, 1, 1, name=SEGMENT_KEYS)).error_code is ErrorCode.none
     assert SEGMENT_KEYS in world.view.image.features
 
@@ -295,10 +295,10 @@ async def test_a_feature_is_offered_if_its_highest_level_is_accepted(
 ) -> None:
     """`metadata.secrets` rises by `headrace storage seal-secrets`: before, no client is offered a level that fails."""
     features = agent_features(has_secret_keys=has_keys or sealed)
-    await world.api.register_agent(AgentRegistration(3, uuid.uuid4(), "agent-3", 9092, None, features=features))
+    await world.api.cluster.register_agent(AgentRegistration(3, uuid.uuid4(), "agent-3", 9092, None, features=features))
     if sealed:
         level = FeatureLevelRecord(name=SEALED_SECRETS, min_feature_level=1, max_feature_level=1)
-        assert await world.api.append_records(await world.api.metadata_head(), [level])
+        assert await world.api.cluster.append_records(await world.api.cluster.metadata_head(), [level])
     await world.view.catch_up()
     answer = await world.ask(ApiKey.API_VERSIONS, 4, client_software_name="t", client_software_version="1")
     offered = {feature.name: feature.max_version for feature in answer.supported_features}
@@ -326,9 +326,11 @@ async def _piece(
 async def test_the_newest_snapshot_is_fetched_in_pieces(world: World) -> None:
     await world.topic("orders", 3)
     assert (await _piece(world, -1, 0)).error_code is ErrorCode.snapshot_not_found
-    lease = await world.api.hold_controller_lease(CONTROLLER, uuid.uuid4(), 60_000)
+    lease = await world.api.controller.hold_controller_lease(CONTROLLER, uuid.uuid4(), 60_000)
     image = await world.view.catch_up()
-    await world.api.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+    await world.api.controller.save_snapshot(
+        lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image))
+    )
     first = await _piece(world, -1, 0)
     assert (first.error_code, first.snapshot_id.end_offset, len(first.unaligned_records)) == (0, image.offset, 50)
     data = bytes(first.unaligned_records)

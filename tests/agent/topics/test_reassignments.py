@@ -48,7 +48,7 @@ async def _ongoing(world: World) -> list[tuple[Any, ...]]:
 async def _complete(world: World) -> None:
     """Do what the active controller does each turn."""
     image = await world.view.catch_up()
-    assert await world.api.append_records(image.offset, completions(image))
+    assert await world.api.cluster.append_records(image.offset, completions(image))
     await world.view.catch_up()
 
 
@@ -119,5 +119,5 @@ async def test_a_reassignment_ends_with_its_topic(world: World) -> None:
     await world.topic("orders", 1)
     await _alter(world, 0, ("orders", 0, (1,)))
     topic_id = world.view.image.topics_by_name["orders"].topic_id
-    assert await world.api.delete_topics(await world.api.metadata_head(), [topic_id])
+    assert await world.api.topics.delete_topics(await world.api.cluster.metadata_head(), [topic_id])
     assert await _ongoing(world) == []

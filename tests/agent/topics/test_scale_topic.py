@@ -38,6 +38,7 @@ from tests.agent.client_calls import a_request
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 pytestmark = pytest.mark.requirement("X5")
 HEADER_BYTES = 4 + 8 + 2
@@ -54,7 +55,7 @@ class World:
         self.topic_id = self.api.add_topic("t", 3)
         self.cluster = an_agent(self.api)
         halving = TopicHalving(self.cluster, self.api, clock, EffectiveConfigs(Settings()), Settings)  # type: ignore[arg-type]
-        self.handler = ScaleTopic(TopicDoubling(self.cluster, self.api, clock), halving)
+        self.handler = ScaleTopic(TopicDoubling(self.cluster, nouns(self.api), clock), halving)
         self.counts = PartitionCounts(self.cluster, self.api, clock)
 
     async def ask(self, step: ScaleStep = ScaleStep.DOUBLE, topic: str = "t", **more: object) -> ScaleResponse:

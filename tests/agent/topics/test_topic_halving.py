@@ -29,7 +29,7 @@ class LosesAnswers:
     """The metastore; the first answer to a halving, or to its end, is lost on its way."""
 
     def __init__(self, store: PostgresMetastore) -> None:
-        self._store, self._lost = store, set[str]()
+        self._store, self._lost = store.topics, set[str]()
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
@@ -52,11 +52,13 @@ class World:
         self._view = StandingView(8, node_id=1, broker_epoch=1)
         self._view.before_catch_up = self._load
         settings = Settings(halving_settle_ms=77_000)
-        self.halving = TopicHalving(self._view, api or scene.store, clock, EffectiveConfigs(settings), lambda: settings)
+        self.halving = TopicHalving(
+            self._view, api or scene.store.topics, clock, EffectiveConfigs(settings), lambda: settings
+        )
         self.name = scene.topic.name
 
     async def _load(self) -> None:
-        self._view.head = await load_image(self.store)
+        self._view.head = await load_image(self.store.cluster)
 
     async def begin(self, name: str = "", *excluded: str, validate_only: bool = False) -> tuple[ErrorCode, str | None]:
         return await self.halving.begin_halving(
@@ -64,7 +66,7 @@ class World:
         )
 
     async def append(self, *records: Any) -> None:
-        assert await self.store.append_records(await self.store.metadata_head(), records)
+        assert await self.store.cluster.append_records(await self.store.cluster.metadata_head(), records)
 
 
 @pytest.fixture

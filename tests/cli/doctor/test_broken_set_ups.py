@@ -187,9 +187,9 @@ def test_a_metastore_that_went_back(places: list[str], doctor: Doctor) -> None:
 
     async def begin() -> None:
         metastore = await PostgresMetastore.open(places[1], settings)
-        keeper = LifeKeeper(metastore, store, SystemClock(), random.Random(1))
+        keeper = LifeKeeper(metastore.life, store, SystemClock(), random.Random(1))
         await keeper.check()
-        life = await metastore.describe_life()
+        life = await metastore.life.describe_life()
         ahead = msgspec.structs.replace(Position.of(life), wal_bytes=life.wal_bytes + 1_000_000)
         await write_position(store, ahead)
         await metastore.close()
@@ -212,7 +212,9 @@ def test_a_dump_in_another_database_of_the_server(places: list[str], doctor: Doc
 def test_agents_without_a_compactor(places: list[str], doctor: Doctor) -> None:
     async def report() -> None:
         metastore = await PostgresMetastore.open(places[1], Settings(metastore_url=places[1]))
-        await metastore.report_settings(SettingReport(uuid.uuid4(), "host-1", ("broker", "controller"), None, {}))
+        await metastore.cluster.report_settings(
+            SettingReport(uuid.uuid4(), "host-1", ("broker", "controller"), None, {})
+        )
         await metastore.close()
 
     asyncio.run(report())

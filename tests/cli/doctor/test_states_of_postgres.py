@@ -146,11 +146,13 @@ class World:
     async def heartbeat(self) -> str:
         with _said() as said:
             node_id, epoch = self.agent
-            await self.store.heartbeat(node_id, epoch, metadata_offset=1, want_fence=False, session_timeout_ms=9_000)
+            await self.store.cluster.heartbeat(
+                node_id, epoch, metadata_offset=1, want_fence=False, session_timeout_ms=9_000
+            )
         return said[0] if said else WORKS
 
     async def life(self) -> str:
-        keeper = LifeKeeper(self.store, MemoryStore(ManualClock()), ManualClock(), random.Random(1), begins=False)
+        keeper = LifeKeeper(self.store.life, MemoryStore(ManualClock()), ManualClock(), random.Random(1), begins=False)
         with _said() as said:
             assert await keeper.check() is LifeVerdict.CURRENT
         return said[0] if said else WORKS

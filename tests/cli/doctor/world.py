@@ -61,7 +61,7 @@ async def register(
     try:
         features = {name: levels for name, levels in AGENT_FEATURES.items() if name not in without}
         place = (listener.host, listener.port, zone)
-        agent = await metastore.register_agent(
+        agent = await metastore.cluster.register_agent(
             AgentRegistration(node_id, uuid.uuid4(), *place, features=features, listeners=(listener,))
         )
         if is_live:

@@ -25,6 +25,7 @@ from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 from tests.scripted_settings import ScriptedSettings
 
 LOOKS_MAX = 1_000
@@ -158,7 +159,7 @@ class HealthWorld:
             self.role,
             [[self.role]],
             SettingReporter(
-                self.settings, Settings(num_partitions=3), ["broker"], self.clock, random.Random(1), registry
+                nouns(self.settings), Settings(num_partitions=3), ["broker"], self.clock, random.Random(1), registry
             ),
             self.clock,
             self.peers,

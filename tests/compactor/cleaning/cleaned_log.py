@@ -39,6 +39,7 @@ from headrace.storage.segment.verified import sound_batches
 from tests.compactor.model_api import ModelCleaningApi
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
+from tests.nouns import nouns
 from tests.storage.batches import forge
 
 RULE = CleaningRule(dirty_ratio=0.0, delete_retention_ms=1_000)
@@ -115,9 +116,9 @@ class CleanedLog:
         by_spark = await self.spark_pass(partition, wanted)
         job = Job(JobToken(1, 1), "clean", "", encode_cleaning(CleaningJob((wanted,))), 1, "")
         limits = MergeLimits(extent_bytes=self.rng.choice((1, 250, 1 << 20)), file_bytes=self.rng.choice((1, 1 << 20)))
-        metrics, any_api = CleaningMetrics(CollectorRegistry()), self.api
-        cleaner = Cleaner(self.store, any_api, 4, limits, 1 << 20, self.clock, self.rng, metrics)  # type: ignore[arg-type]
-        await cleaner.handle(job, Lease(any_api, job, self.clock, claimed_at=0, lease_ms=1))  # type: ignore[arg-type]
+        metrics, metastore = CleaningMetrics(CollectorRegistry()), nouns(self.api)
+        cleaner = Cleaner(self.store, metastore, 4, limits, 1 << 20, self.clock, self.rng, metrics)
+        await cleaner.handle(job, Lease(metastore.jobs, job, self.clock, claimed_at=0, lease_ms=1))
         self.passes += 1
         if not self.api.is_raced:
             here = await self.read([e for e in self.partition.visible_extents if e.last_offset < wanted.end])

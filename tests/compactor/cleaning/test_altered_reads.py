@@ -38,19 +38,19 @@ async def test_a_store_that_alters_bytes_stops_no_pass(world: CleaningWorld) -> 
     store = AlteringStore(world.store, random.Random(3), rate=0.66, prefix="segments/")
     for _ in range(60):
         await world.plan_all()
-        job = await world.postgres.claim_job("test", [CLEAN.name], LEASE_MS)
+        job = await world.postgres.jobs.claim_job("test", [CLEAN.name], LEASE_MS)
         if job is None:
             break
         try:
             await world.cleaner(store=store, clock=InstantClock()).handle(job, world.lease(job))
         except BadTransferError as error:
-            await world.postgres.fail_job(job.token, str(error), 0)
+            await world.postgres.jobs.fail_job(job.token, str(error), 0)
         else:
-            await world.postgres.finish_job(job.token)
+            await world.postgres.jobs.finish_job(job.token)
     assert store.altered > 5
     for key in keys:
         assert [(k, v) for _, k, v in await world.seen(key)] == [("a", "3"), ("b", "3")]
-    assert await world.postgres.damaged_parts([(key, 100) for key in keys]) == []
+    assert await world.postgres.compaction.damaged_parts([(key, 100) for key in keys]) == []
     assert not any(row for row in await world.cleaning_rows() if "altered" in str(row)), "no partition is marked"
     for file_id in await world.live_files():
         verify_segment(await world.store.get(object_key(file_id)))
@@ -67,7 +67,9 @@ async def test_damage_makes_only_its_partition_uncleanable(world: CleaningWorld)
     await world.clean(clock=InstantClock())
     assert [(k, v) for _, k, v in await world.seen(second)] == [("a", "3"), ("b", "3")]
     assert damaged in await world.extents(first)
-    assert [one.partition_key for one in await world.postgres.damaged_parts([(first, 100), (second, 100)])] == [first]
+    assert [
+        one.partition_key for one in await world.postgres.compaction.damaged_parts([(first, 100), (second, 100)])
+    ] == [first]
     assert (await world.state(first)).uncleanable_ms is not None
     assert (await world.state(second)).uncleanable_ms is None
     assert await world.clean() == 0, "nothing is planned without an end"

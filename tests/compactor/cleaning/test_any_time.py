@@ -42,10 +42,10 @@ async def test_a_record_of_any_time_is_merged_cleaned_and_found(world: CleaningW
     await world.check_accounts()
 
     newest_ms = max(record.timestamp for _, _, record in await world.records(key, 0))
-    _, (judged,) = await world.postgres.oldest_extents([OldestQuery(key, 10)])
+    _, (judged,) = await world.postgres.retention.oldest_extents([OldestQuery(key, 10)])
     judged_ms = max(extent.newest_ms for extent in judged.extents)
     assert judged_ms == newest_ms if time_ms >= 0 else newest_ms < judged_ms <= world.now_ms(), "committed after it"
-    (latest,) = await world.postgres.list_offsets([OffsetQuery(key, OffsetKind.MAX_TIMESTAMP)])
+    (latest,) = await world.postgres.index.list_offsets([OffsetQuery(key, OffsetKind.MAX_TIMESTAMP)])
     assert latest.extent is not None
     assert latest.extent.max_timestamp == newest_ms
 

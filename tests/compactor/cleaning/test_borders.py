@@ -26,7 +26,7 @@ BOTH = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01"}
 
 
 async def move_log_start(world: CleaningWorld, key: int, offset: int, max_extents: int = 100) -> None:
-    await world.postgres.move_log_starts([LogStartTarget(key, offset)], max_extents=max_extents)
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, offset)], max_extents=max_extents)
 
 
 @pytest.mark.requirement("L4")
@@ -61,13 +61,13 @@ async def test_a_part_that_lost_its_old_records_is_not_ended_by_an_earlier_decis
     await world.plan()
     await world.wait(2)
     await world.send(key, ("a", "1"))
-    rolling = world.postgres.roll_partitions
+    rolling = world.postgres.cleaning.roll_partitions
 
     async def too_late(*decided: object, **more: object) -> None:
         await move_log_start(world, key, 1)
         await rolling(*decided, **more)  # type: ignore[arg-type]
 
-    world.postgres.roll_partitions = too_late  # type: ignore[method-assign]
+    world.postgres.cleaning.roll_partitions = too_late  # type: ignore[method-assign]
     await world.plan()
     state = await world.state(key)
     assert (state.roll_offset, state.is_noted) == (0, True)
@@ -108,7 +108,7 @@ async def test_merges_do_not_join_what_is_cleaned_and_what_is_not(world: Cleanin
 
     async def as_it_was(files: object) -> object:
         """The plan of a worker is from before the end of the pass."""
-        found = await world.postgres.live_extents(files)  # type: ignore[arg-type]
+        found = await world.postgres.compaction.live_extents(files)  # type: ignore[arg-type]
         return found._replace(partitions=[live._replace(cleaned_offset=0) for live in found.partitions])
 
     old = world.compactor(metastore=Overlay(world.postgres, live_extents=as_it_was))
@@ -174,10 +174,10 @@ async def test_an_unreadable_flush_file_is_set_aside(world: CleaningWorld) -> No
         await world.wait(hours)
         await world.plan()
         merges.append(0)
-        while (merge := await world.postgres.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
+        while (merge := await world.postgres.jobs.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
             await world.run(merge, world.compactor(extent_bytes=1))
             merges[-1] += 1
-        assert await world.postgres.claim_job("test", [CLEAN.name], LEASE_MS) is None
+        assert await world.postgres.jobs.claim_job("test", [CLEAN.name], LEASE_MS) is None
     assert merges == [1, 0, 0, 0, 1], "and again after a day"
     await world.plan()
     shown = world.cleaning_registry.get_sample_value("headrace_log_cleaner_uncleanable_partitions_count")

@@ -45,19 +45,19 @@ async def test_a_log_that_an_earlier_release_emptied_at_its_end_is_whole_with_th
     (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
     await world.send(key, ("a", "1"), ("b", None))
     await rolled(world, key)
-    right = world.postgres.cleanable_extents
+    right = world.postgres.cleaning.cleanable_extents
 
     async def as_before(ends: object) -> object:
         now_ms, found = await right(ends)  # type: ignore[arg-type]
         return now_ms, [one._replace(high_watermark=1 << 40) for one in found]
 
-    world.postgres.cleanable_extents = as_before  # type: ignore[assignment,method-assign]
+    world.postgres.cleaning.cleanable_extents = as_before  # type: ignore[assignment,method-assign]
     assert await world.clean() == 1
     assert (await world.state(key)).cleaned_offset == 2
     await world.wait(1.1)
     assert await world.clean() == 1
     assert await world.seen(key) == [(0, "a", "1")], "the log ends empty"
-    world.postgres.cleanable_extents = right  # type: ignore[method-assign]
+    world.postgres.cleaning.cleanable_extents = right  # type: ignore[method-assign]
     await world.wait(1.1)
     assert await world.clean() == 0
     await world.send(key, ("a", None))
@@ -82,7 +82,7 @@ async def test_a_worker_of_the_release_before_leaves_the_end_of_a_log(world: Cle
     assert [extent.last_offset for extent in extents] == [0, 1]
     job = await world._claimed(CLEAN.name)
     left = tuple(SwapInput(extent.last_offset, extent.source) for extent in extents)
-    assert not await world.postgres.finish_cleaning(job.token, CleanedPartition(key, 3, left, None))
+    assert not await world.postgres.cleaning.finish_cleaning(job.token, CleanedPartition(key, 3, left, None))
     assert (await world.state(key)).cleaned_offset == 0
 
 
@@ -94,8 +94,8 @@ async def test_a_log_start_passes_what_cleaning_keeps(world: CleaningWorld) -> N
     await rolled(world, key)
     await world.clean()
     assert await world.seen(key) == [(1, "a", None)]
-    await world.postgres.move_log_starts([LogStartTarget(key, 2)], max_extents=100)
-    _, (log,) = await world.postgres.oldest_extents([OldestQuery(key, 1)])
+    await world.postgres.retention.move_log_starts([LogStartTarget(key, 2)], max_extents=100)
+    _, (log,) = await world.postgres.retention.oldest_extents([OldestQuery(key, 1)])
     assert (log.log_start_offset, log.high_watermark, log.has_leftovers) == (2, 2, False)
     assert await world.clean() == 0
     assert await world.extents(key) == []

@@ -36,7 +36,7 @@ async def with_five_keys(world: CleaningWorld, *, in_one_batch: bool = False) ->
 
 
 async def large_jobs(world: CleaningWorld) -> list[bytes]:
-    (payloads,) = await world.postgres.unfinished_payloads(CLEAN_LARGE.name)
+    (payloads,) = await world.postgres.compaction.unfinished_payloads(CLEAN_LARGE.name)
     return payloads
 
 
@@ -56,7 +56,7 @@ async def test_a_worker_leaves_a_partition_with_too_many_keys_to_spark(
     assert (job.is_large, [task.partition_key for task in job.tasks]) == (True, [key])
     assert await world.clean(buffer_bytes=THREE_KEYS) == 0, "it waits for Spark"
     await plan_merges(world, MERGE_ALL)
-    assert await world.postgres.unfinished_payloads(COMPACT.name) == [[]], "nor is it merged meanwhile"
+    assert await world.postgres.compaction.unfinished_payloads(COMPACT.name) == [[]], "nor is it merged meanwhile"
 
 
 @pytest.mark.requirement("L9")
@@ -94,11 +94,14 @@ async def test_a_job_that_spark_failed_goes_to_the_workers(world: CleaningWorld)
     world.spark_limits = SPARK
     await world.clean(buffer_bytes=THREE_KEYS)
     for _ in range(SPARK_ATTEMPTS):
-        job = await world.postgres.claim_job("spark", [CLEAN_LARGE.name], LEASE_MS)
+        job = await world.postgres.jobs.claim_job("spark", [CLEAN_LARGE.name], LEASE_MS)
         assert job is not None
-        await world.postgres.fail_job(job.token, "UnavailableError: spark failed", 0)
+        await world.postgres.jobs.fail_job(job.token, "UnavailableError: spark failed", 0)
     await world.plan()
-    assert (await large_jobs(world), len((await world.postgres.unfinished_payloads(CLEAN.name))[0])) == ([], 1)
+    assert (await large_jobs(world), len((await world.postgres.compaction.unfinished_payloads(CLEAN.name))[0])) == (
+        [],
+        1,
+    )
 
 
 @pytest.mark.requirement("L9")

@@ -138,7 +138,7 @@ async def test_a_swap_names_the_cleaned_offset_that_it_relies_on(world: Cleaning
     (key,) = await world.topic("t", 1, **EAGER)
     await world.send(key, ("k", "10"))
     relied: list[list[int]] = []
-    right = world.postgres.swap_cleaned_extents
+    right = world.postgres.cleaning.swap_cleaned_extents
 
     async def ahead(token: JobToken, file: object, swaps: object, cleaned: list[int]) -> object:
         """Claim that more is cleaned than is."""
@@ -195,11 +195,11 @@ async def test_leader_epochs_keep_their_ends(world: CleaningWorld) -> None:
         await world.send(key, ("a", f"{epoch}"))
         await world.raise_epoch(key, epoch + 1)
     queries = [EpochQuery(key, epoch) for epoch in range(4)]
-    before = await world.postgres.find_epoch_ends(queries)
+    before = await world.postgres.index.find_epoch_ends(queries)
     await rolled(world, key)
     assert await world.clean() == 1
     assert await world.seen(key) == [(2, "a", "2")]
-    assert await world.postgres.find_epoch_ends(queries) == before
+    assert await world.postgres.index.find_epoch_ends(queries) == before
 
 
 @pytest.mark.requirement("L7")
@@ -247,7 +247,7 @@ async def test_an_unreadable_extent_makes_its_partition_uncleanable(world: Clean
     await world.wait(24)
     assert await world.clean() == 1
     assert await world.seen(key) == [(2, "a", "3")]
-    assert await world.postgres.damaged_parts([(key, 100)]) == []
+    assert await world.postgres.compaction.damaged_parts([(key, 100)]) == []
     await world.plan()
     assert world.shown("uncleanable_partitions_count") == 0
 
@@ -274,7 +274,7 @@ async def test_a_deleted_topic_leaves_no_state(world: CleaningWorld) -> None:
     await world.send(key, ("a", "1"))
     await world.plan()
     assert len(await world.cleaning_rows()) == 1
-    head = await world.postgres.metadata_head()
+    head = await world.postgres.cluster.metadata_head()
     topic_id = world.view.image.topics_by_name["t"].topic_id
-    assert await world.postgres.delete_topics(head, [topic_id])
+    assert await world.postgres.topics.delete_topics(head, [topic_id])
     assert await world.cleaning_rows() == []

@@ -38,14 +38,14 @@ async def plan_merges(world: CleaningWorld, **limits: Any) -> None:
 
 
 async def unfinished(world: CleaningWorld, kind: str) -> list[bytes]:
-    (payloads,) = await world.postgres.unfinished_payloads(kind)
+    (payloads,) = await world.postgres.compaction.unfinished_payloads(kind)
     return payloads
 
 
 async def end_jobs(world: CleaningWorld, *kinds: str) -> None:
     """Do the same as if a worker had done them."""
-    while (job := await world.postgres.claim_job("test", kinds, LEASE_MS)) is not None:
-        await world.postgres.finish_job(job.token)
+    while (job := await world.postgres.jobs.claim_job("test", kinds, LEASE_MS)) is not None:
+        await world.postgres.jobs.finish_job(job.token)
 
 
 @pytest.mark.requirement("L7")
@@ -59,7 +59,7 @@ async def test_a_merge_of_the_active_part_does_not_hold_up_cleaning(world: Clean
     await end_jobs(world, CLEAN.name)
     await world.send(key, ("b", "1"))
     newest = (await world.extents(key))[-1].file_id
-    await world.postgres.enqueue_jobs([COMPACT.once("busy", encode(CompactionJob((newest,), 1)))])
+    await world.postgres.jobs.enqueue_jobs([COMPACT.once("busy", encode(CompactionJob((newest,), 1)))])
     await world.plan()
     assert len(await unfinished(world, CLEAN.name)) == 1
 
@@ -76,7 +76,7 @@ async def test_a_cleaning_that_waits_does_not_stop_merges(
         for number in range(12):
             await world.send(key, ("a", str(number)))
     await world.wait(0.5)
-    await world.postgres.enqueue_jobs([large_job(CleaningTask(hot, 9, 1))])
+    await world.postgres.jobs.enqueue_jobs([large_job(CleaningTask(hot, 9, 1))])
     await plan_merges(world)
     planned = {f for payload in await unfinished(world, COMPACT.name) for f in decode_job(payload).file_ids}
     in_hot = [extent.file_id for extent in await world.extents(hot)]
@@ -98,7 +98,7 @@ async def in_a_merge(world: CleaningWorld) -> int:
     await world.compact(1)
     await rolled(world, key)
     (file_id,) = {extent.file_id for extent in await world.extents(key)}
-    await world.postgres.enqueue_jobs([COMPACT.once("slow", encode(CompactionJob((file_id,), 2)))])
+    await world.postgres.jobs.enqueue_jobs([COMPACT.once("slow", encode(CompactionJob((file_id,), 2)))])
     return int(key)
 
 
@@ -151,7 +151,7 @@ class BusyDays:
             await plan_merges(world)
             await world.plan()
             for kind in (COMPACT.name, CLEAN.name):
-                while (job := await world.postgres.claim_job("test", [kind], 24 * HOUR_MS)) is not None:
+                while (job := await world.postgres.jobs.claim_job("test", [kind], 24 * HOUR_MS)) is not None:
                     self.running.append((step, job))
             await self.measure()
 
@@ -161,7 +161,7 @@ class BusyDays:
             await self.world.run(job)
             return
         await self.world.cleaner().handle(job, self.world.lease(job))
-        await self.world.postgres.finish_job(job.token)
+        await self.world.postgres.jobs.finish_job(job.token)
 
     async def measure(self) -> None:
         """The age of the first dirty record beyond segment.ms, and of the oldest file of levels 0 and 1."""

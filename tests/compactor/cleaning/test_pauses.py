@@ -22,7 +22,7 @@ SMALL = {"extent_bytes": 100, "file_bytes": 100}
 
 
 async def claimed(world: CleaningWorld, lease_ms: int) -> Lease:
-    job = await world.postgres.claim_job("test", [CLEAN.name], lease_ms)
+    job = await world.postgres.jobs.claim_job("test", [CLEAN.name], lease_ms)
     assert job is not None
     return world.lease(job, lease_ms=lease_ms)
 
@@ -51,7 +51,7 @@ async def test_a_pass(world: CleaningWorld, after: bool) -> None:
             seen = [record for record in LEFT if record[0] >= offset]
             assert await world.seen(key, offset) == seen, f"it went on at step={step}"
         assert (await world.state(key)).cleaned_offset == 10, f"step={step}"
-        await world.postgres.finish_job(second.token)
+        await world.postgres.jobs.finish_job(second.token)
         await world.check_accounts()
         await check_objects(world)
     assert step > 6, "plan, reads, puts, swaps and the end"

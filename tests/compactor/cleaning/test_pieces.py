@@ -21,13 +21,13 @@ def pieces(world: CleaningWorld, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of partitions in each call; one is the most."""
     monkeypatch.setattr(planner, "PARTITIONS_PER_LOOK", 1)
     sizes: list[int] = []
-    ask = world.postgres.flushed_files
+    ask = world.postgres.cleaning.flushed_files
 
     async def counted(ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
         sizes.append(len(ends))
         return await ask(ends)
 
-    world.postgres.flushed_files = counted  # type: ignore[method-assign]
+    world.postgres.cleaning.flushed_files = counted  # type: ignore[method-assign]
     return sizes
 
 
@@ -47,7 +47,7 @@ async def test_partitions_of_one_file_are_planned_apart_and_their_merge_once(
 ) -> None:
     keys = await _dirty(world, 3)
     await world.plan()
-    (merges,) = await world.postgres.unfinished_payloads(COMPACT.name)
+    (merges,) = await world.postgres.compaction.unfinished_payloads(COMPACT.name)
     assert [len(decode_job(payload).file_ids) for payload in merges] == [2]
     assert pieces == [1, 1, 1]
     assert await world.clean() == 3

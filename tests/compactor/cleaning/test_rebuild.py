@@ -31,5 +31,5 @@ async def test_a_rebuild_brings_nothing_back(world: CleaningWorld, lost: Lost) -
     read = await read_all(world, lost.metastore, again[0])
     assert [(r.offset, r.value.decode() or None) for r in read] == [(offset, value) for offset, _, value in kept]
     assert (found.guessed_records, len(again)) == (1, 1), "f=1 is in no merged file yet"
-    state = await lost.metastore.describe_cleaning([CleaningQuery(again[0], 0)])
+    state = await lost.metastore.cleaning.describe_cleaning([CleaningQuery(again[0], 0)])
     assert state[1][0].cleaned_offset == 0

@@ -40,7 +40,7 @@ CONFIGS = {
 
 async def log_of(world: CleaningWorld, key: int) -> tuple[list[str], int, int]:
     """(what each extent is, last stable offset, aborted ranges that readers learn of)."""
-    (found,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 40)])
+    (found,) = await world.postgres.index.find_extents([ExtentQuery(key, 0, 1 << 40)])
     kinds = ["marker" if marker_of(extent.source) else "data" for extent in found.extents]
     return kinds, found.last_stable_offset, len(found.aborted)
 
@@ -259,5 +259,5 @@ async def test_no_merge_takes_a_marker(world: CleaningWorld, monkeypatch: pytest
     after = await world.extents(key)
     assert [extent for extent in after if marker_of(extent.source)] == before
     assert await committed(world, key) == truth.committed(key)
-    live = await world.postgres.live_extents(await world.live_files())
+    live = await world.postgres.compaction.live_extents(await world.live_files())
     assert not [e for partition in make_plan(1, live).partitions for e in partition.extents if marker_of(e.source)]

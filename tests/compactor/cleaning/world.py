@@ -77,8 +77,8 @@ class CleaningWorld(CompactionWorld):
     async def set_topic(self, topic: str, **configs: str) -> None:
         """Change configs of a topic, or of the cluster if it is empty."""
         kind = TOPIC_RESOURCE if topic else BROKER_RESOURCE
-        head = await self.postgres.metadata_head()
-        assert await self.postgres.append_records(
+        head = await self.postgres.cluster.metadata_head()
+        assert await self.postgres.cluster.append_records(
             head,
             [
                 ConfigRecord(resource_type=kind, resource_name=topic, name=name.replace("_", "."), value=value)
@@ -105,7 +105,7 @@ class CleaningWorld(CompactionWorld):
     async def plan_all(self) -> None:
         """Plan again after files of level 0 were merged, which comes first; each extent stays one."""
         await self.plan()
-        while (merge := await self.postgres.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
+        while (merge := await self.postgres.jobs.claim_job("test", [COMPACT.name], LEASE_MS)) is not None:
             await self.run(merge, self.compactor(extent_bytes=1))
             await self.plan()
 
@@ -113,9 +113,9 @@ class CleaningWorld(CompactionWorld):
         """Plan, then run the jobs that it made; how many."""
         await self.plan_all()
         count = 0
-        while (job := await self.postgres.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
+        while (job := await self.postgres.jobs.claim_job("test", [CLEAN.name], LEASE_MS)) is not None:
             await self.cleaner(**over).handle(job, self.lease(job))
-            await self.postgres.finish_job(job.token)
+            await self.postgres.jobs.finish_job(job.token)
             count += 1
         return count
 
@@ -141,7 +141,7 @@ class CleaningWorld(CompactionWorld):
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:
         """Return what the policy decides by."""
-        _, (found,) = await self.postgres.describe_cleaning([CleaningQuery(key, min_lag_ms)])
+        _, (found,) = await self.postgres.cleaning.describe_cleaning([CleaningQuery(key, min_lag_ms)])
         return found
 
     def shown(self, name: str, **labels: str) -> float:
@@ -153,6 +153,6 @@ class CleaningWorld(CompactionWorld):
         return 0.0
 
     async def _claimed(self, kind: str) -> Job:
-        job = await self.postgres.claim_job("test", [kind], LEASE_MS)
+        job = await self.postgres.jobs.claim_job("test", [kind], LEASE_MS)
         assert job is not None
         return job

@@ -238,14 +238,14 @@ async def test_sources_are_kept_while_damage_is_known(world: CompactionWorld) ->
     keys = await fill(world, 1)
     extent = await damage(world, keys[0], 1)
     found = DamagedExtent(*_place(extent), kind=DamageKind.ALTERED, why="checksum mismatch")
-    await world.postgres.note_damage([FoundDamage(found, 2, 4)])
-    await world.postgres.note_damage([FoundDamage(found, 2, 4)])
-    ((listed,), total) = await world.postgres.list_damage(10)
+    await world.postgres.compaction.note_damage([FoundDamage(found, 2, 4)])
+    await world.postgres.compaction.note_damage([FoundDamage(found, 2, 4)])
+    ((listed,), total) = await world.postgres.compaction.list_damage(10)
     assert (listed.topic, listed.partition_index, listed.first_offset, listed.last_offset) == ("t", 0, 2, 4)
     assert (listed.extent, total) == (extent, 1)
 
     held = await _held(world)
-    await world.postgres.clear_damage(extent.file_id, extent.position)
+    await world.postgres.compaction.clear_damage(extent.file_id, extent.position)
 
     assert held == {file_id for file_id, row in (await world.file_rows()).items() if row["dead_at"]}
     assert len(held) == 3

@@ -52,11 +52,11 @@ class Opened:
 
     def __init__(self, metastore: PostgresMetastore, bucket: MemoryStore, seed: int) -> None:
         self.metastore = metastore
-        self.keeper = LifeKeeper(metastore, bucket, ManualClock(), random.Random(seed))
+        self.keeper = LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(seed))
 
     async def writes(self) -> bool:
         try:
-            await self.metastore.allocate_producer_ids(10)
+            await self.metastore.commits.allocate_producer_ids(10)
         except UnavailableError:
             return False
         return True
@@ -109,7 +109,7 @@ async def test_the_database_is_not_looked_up_by_its_name(metastore_url: str) -> 
     bucket = MemoryStore(ManualClock())
     async with opened(metastore_url, bucket) as process:
         assert await process.keeper.check() is LifeVerdict.CURRENT
-        assert (await process.metastore.describe_life()).server.database == ask(metastore_url, OWN_DATABASE)[0]
+        assert (await process.metastore.life.describe_life()).server.database == ask(metastore_url, OWN_DATABASE)[0]
     place = urlsplit(metastore_url)
     name = place.path.removeprefix("/")
     with psycopg.connect(metastore_url, dbname="postgres", autocommit=True) as admin:

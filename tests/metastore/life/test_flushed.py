@@ -120,7 +120,7 @@ async def test_a_server_that_crashes_with_unflushed_wal_goes_on(prepared_primary
         assert await running.check() is LifeVerdict.CURRENT
         large = await psycopg.AsyncConnection.connect(servers.url("primary"))
         await large.execute("SELECT pg_logical_emit_message(true, 'rows', repeat('x', 300000))")
-        found = await metastore.describe_life()
+        found = await metastore.life.describe_life()
         assert found.wal_bytes - found.flushed_bytes > 200_000
         assert await running.check() is LifeVerdict.CURRENT
         await running.note_position()
@@ -130,9 +130,9 @@ async def test_a_server_that_crashes_with_unflushed_wal_goes_on(prepared_primary
             await large.commit()
         await asyncio.to_thread(servers.start, "primary")
         metastore, starting = await _process(servers, bucket)
-        assert (await metastore.describe_life()).wal_bytes < found.wal_bytes, "the crash lost WAL"
+        assert (await metastore.life.describe_life()).wal_bytes < found.wal_bytes, "the crash lost WAL"
         assert await starting.check() is LifeVerdict.CURRENT, "by the bucket"
-        running._api = metastore
+        running._api = metastore.life
         assert await running.check() is LifeVerdict.CURRENT, "by its own memory"
         await create(metastore, new_topic("written"))
         await metastore.close()
@@ -141,9 +141,9 @@ async def test_a_server_that_crashes_with_unflushed_wal_goes_on(prepared_primary
 @pytest.mark.requirement("W1")
 async def test_what_an_agent_of_the_release_before_notes_is_no_proof(metastore: PostgresMetastore) -> None:
     bucket = MemoryStore(ManualClock())
-    keeper = LifeKeeper(metastore, bucket, ManualClock(), random.Random(1))
+    keeper = LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(1))
     await keeper.check()
-    found = await metastore.describe_life()
+    found = await metastore.life.describe_life()
     key = f"{PREFIX}{found.life:010}.position.json"
     inserted = {
         "life": found.life,
@@ -154,14 +154,14 @@ async def test_what_an_agent_of_the_release_before_notes_is_no_proof(metastore: 
     }
     await bucket.put(key, msgspec.json.encode(inserted))
     assert await read_position(bucket, found.life) is None
-    fresh = LifeKeeper(metastore, bucket, ManualClock(), random.Random(2))
+    fresh = LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(2))
     assert await fresh.check() is LifeVerdict.CURRENT
     while fresh._reached.newest is None:
         await fresh.check()
     await fresh.note_position()
     noted = msgspec.json.decode(await bucket.get(key))
     assert set(inserted) < set(noted), "an agent of the release before reads these fields"
-    assert noted["wal_bytes"] <= (await metastore.describe_life()).flushed_bytes
+    assert noted["wal_bytes"] <= (await metastore.life.describe_life()).flushed_bytes
     assert await read_position(bucket, found.life) is not None
 
 
@@ -169,14 +169,14 @@ async def test_the_record_of_a_life_has_what_was_flushed(
     metastore: PostgresMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = MemoryStore(ManualClock())
-    asked = await metastore.describe_life()
+    asked = await metastore.life.describe_life()
     found = replace(asked, begun_on=asked.server, wal_bytes=1 << 50)
 
     async def describe_life() -> ServerLife:
         return found
 
-    monkeypatch.setattr(metastore, "describe_life", describe_life)
-    assert await LifeKeeper(metastore, bucket, ManualClock(), random.Random(1)).check() is LifeVerdict.CURRENT
+    monkeypatch.setattr(metastore.life, "describe_life", describe_life)
+    assert await LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(1)).check() is LifeVerdict.CURRENT
     record = await newest_life(bucket, None)
     assert record is not None
     assert (record.wal_bytes, record.feed_sum) == (0, 0)
@@ -184,4 +184,4 @@ async def test_the_record_of_a_life_has_what_was_flushed(
 
 async def _process(servers: Servers, bucket: MemoryStore) -> tuple[PostgresMetastore, LifeKeeper]:
     metastore = await PostgresMetastore.open(servers.url("primary"), Settings(metastore_pool_size=2))
-    return metastore, LifeKeeper(metastore, bucket, ManualClock(), random.Random(1))
+    return metastore, LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(1))

@@ -114,7 +114,7 @@ class Address:
 
     async def process(self, settings: Settings = FEW) -> tuple[PostgresMetastore, LifeKeeper]:
         made = await self.connect(settings)
-        return made, LifeKeeper(made, self._bucket, self.clock, random.Random(len(self._opened)))
+        return made, LifeKeeper(made.life, self._bucket, self.clock, random.Random(len(self._opened)))
 
     async def connect(self, settings: Settings = FEW) -> PostgresMetastore:
         made = await PostgresMetastore.open(self.servers.tcp_url("primary", self.proxy.port), settings)
@@ -151,10 +151,10 @@ async def follows(address: Address) -> None:
     """All connections of a process, also another thread's and the readers', go where the address leads now."""
     agent, keeper = await address.process()
     worker = await address.connect()
-    keeper.name_for(worker)
+    keeper.name_for(worker.life)
     assert await keeper.check() is CURRENT
-    await agent.list_jobs(limit=1)
-    await worker.list_jobs(limit=1)
+    await agent.reports.list_jobs(limit=1)
+    await worker.reports.list_jobs(limit=1)
     old = address.servers.port("primary")
     before = address.proxy.open_to(old)
     assert before == 2 * POOL + 2, "the readers' pools have a connection each"
@@ -166,9 +166,9 @@ async def follows(address: Address) -> None:
         verdict = await keeper.check()
         await settled(agent)
     assert verdict is CURRENT
-    assert agent.named_life == worker.named_life == 1
-    assert await agent.allocate_producer_ids(10)
-    assert await worker.allocate_producer_ids(10)
+    assert agent.life.named_life == worker.life.named_life == 1
+    assert await agent.commits.allocate_producer_ids(10)
+    assert await worker.commits.allocate_producer_ids(10)
     await settled(worker)
     await holds(lambda: not address.proxy.open_to(old))
     assert address.proxy.accepted - accepted <= before, "each connection was replaced once"
@@ -210,7 +210,7 @@ async def is_bounded(address: Address) -> None:
         address.clock.jump(CHECK_SECONDS)
     made = address.proxy.accepted - accepted
     assert POOL <= made <= POOL * 60 / FIRST_WAIT_SECONDS
-    assert agent.named_life == NO_LIFE
+    assert agent.life.named_life == NO_LIFE
 
 
 async def test_new_connections_are_bounded_while_the_address_is_wrong(address: Address) -> None:

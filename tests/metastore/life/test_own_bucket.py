@@ -38,8 +38,8 @@ class Watched:
     def __init__(self, metastore: PostgresMetastore, bucket: MemoryStore, name: str) -> None:
         rng = random.Random(1)
         self.keeper = LifeKeeper(
-            *(metastore, bucket, ManualClock(), rng),
-            learn_bucket=lambda: learn_bucket(metastore, bucket, f"memory://{name}", rng),
+            *(metastore.life, bucket, ManualClock(), rng),
+            learn_bucket=lambda: learn_bucket(metastore.life, bucket, f"memory://{name}", rng),
         )
 
     async def check(self) -> LifeVerdict:
@@ -65,9 +65,9 @@ async def a_wrong_bucket_is_not_learned(metastore: PostgresMetastore, url: str) 
     assert await Watched(metastore, wrong, "wrong").check() is LifeVerdict.OTHER_BUCKET
     assert [info.key async for info in wrong.list_objects()] == [], "no life is recorded there"
     with pytest.raises(UnavailableError, match="another life"):
-        await metastore.allocate_producer_ids(1)
+        await metastore.commits.allocate_producer_ids(1)
     assert await Watched(metastore, right, "right").check() is LifeVerdict.CURRENT
-    known = await metastore.known_bucket()
+    known = await metastore.life.known_bucket()
     assert known == (await read_bucket_id(right), "memory://right")
     assert await Watched(metastore, wrong, "wrong").check() is LifeVerdict.OTHER_BUCKET
 
@@ -83,10 +83,10 @@ async def a_running_process_notices_an_adoption(metastore: PostgresMetastore, ur
     for key in [info.key async for info in old.list_objects()]:
         await new.put(key, await old.get(key))
     assert await Watched(metastore, new, "new").check() is LifeVerdict.CURRENT, "the id alone does not tell a copy"
-    drawn, known = uuid.UUID(int=9), await metastore.known_bucket()
+    drawn, known = uuid.UUID(int=9), await metastore.life.known_bucket()
     await replace_bucket_id(new, drawn)
-    assert await metastore.adopt_bucket(known, KnownBucket(drawn, "memory://new"))
-    assert not await metastore.adopt_bucket(known, KnownBucket(drawn, "memory://late"))
+    assert await metastore.life.adopt_bucket(known, KnownBucket(drawn, "memory://new"))
+    assert not await metastore.life.adopt_bucket(known, KnownBucket(drawn, "memory://late"))
     assert await running.check() is LifeVerdict.OTHER_BUCKET
     assert await Watched(metastore, new, "new").check() is LifeVerdict.CURRENT
 

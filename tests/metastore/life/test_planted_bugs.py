@@ -37,7 +37,9 @@ async def two_processes(url: str) -> tuple[PostgresMetastore, LifeKeeper, Postgr
     """Return the two processes on one server and one bucket."""
     bucket = MemoryStore(ManualClock())
     first, second = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(2)]
-    keepers = [LifeKeeper(store, bucket, ManualClock(), random.Random(n)) for n, store in enumerate((first, second))]
+    keepers = [
+        LifeKeeper(store.life, bucket, ManualClock(), random.Random(n)) for n, store in enumerate((first, second))
+    ]
     for keeper in keepers:
         assert await keeper.check() is LifeVerdict.CURRENT
     return first, keepers[0], second, keepers[1]
@@ -48,30 +50,32 @@ async def nothing_again(url: str) -> None:
     old, _, new, keeper = await two_processes(url)
     try:
         topic = (await create(old, new_topic("old", 2))).topics_by_name["old"]
-        ids, agent = await old.allocate_producer_ids(10), await join(old)
-        claim = await old.claim_group("g", *agent)
-        who = (await old.init_producer("copy", 60_000, NO_PRODUCER, ids.start)).producer
+        ids, agent = await old.commits.allocate_producer_ids(10), await join(old)
+        claim = await old.groups.claim_group("g", *agent)
+        who = (await old.transactions.init_producer("copy", 60_000, NO_PRODUCER, ids.start)).producer
         data = batch(topic.key(1) or 0, 0, producer=who.producer_id, transaction=BatchTransaction.ANY_PARTITION)
-        (answer,) = await old.commit_files(*agent, [file_of([data])])
+        (answer,) = await old.commits.commit_files(*agent, [file_of([data])])
         assert answer.batches[0].outcome is BatchOutcome.APPENDED
         assert await keeper.begin_anew("restored") == 1
         with pytest.raises(UnavailableError):
-            await old.allocate_producer_ids(10)
+            await old.commits.allocate_producer_ids(10)
         with pytest.raises(UnavailableError):
             await create(old, new_topic("of the old life"))
         image = await create(new, new_topic("new"))
         assert image.topics_by_name["new"].topic_number >= log_floor(1) > topic.topic_number
         assert set(image.topics_by_name["old"].leader_epochs) == {epoch_floor(1)}
-        (newest,) = await new.list_offsets([OffsetQuery(topic.key(0) or 0, OffsetKind.LATEST)])
+        (newest,) = await new.index.list_offsets([OffsetQuery(topic.key(0) or 0, OffsetKind.LATEST)])
         assert newest.leader_epoch == epoch_floor(1)
-        ends = await new.find_epoch_ends([EpochQuery(topic.key(0) or 0, 0)])
+        ends = await new.index.find_epoch_ends([EpochQuery(topic.key(0) or 0, 0)])
         assert (ends[0].leader_epoch, ends[0].end_offset) == (0, 0), "readers of the old epoch are sent back"
-        assert (await new.allocate_producer_ids(10)).start >= 1 << 40 > ids.start
-        (found,) = await new.find_extents([ExtentQuery(topic.key(1) or 0, 0, 1 << 40)])
+        assert (await new.commits.allocate_producer_ids(10)).start >= 1 << 40 > ids.start
+        (found,) = await new.index.find_extents([ExtentQuery(topic.key(1) or 0, 0, 1 << 40)])
         assert (found.first_open_offset, len(found.aborted)) == (NONE_OPEN, 1), "an open transaction is aborted"
-        ended = await new.end_transaction("copy", who, commits=True, bumps=False, new_producer_id=ids.start + 1)
+        ended = await new.transactions.end_transaction(
+            "copy", who, commits=True, bumps=False, new_producer_id=ids.start + 1
+        )
         assert ended.verdict is TransactionVerdict.UNKNOWN_PRODUCER
-        again = await new.claim_group("g", *agent)
+        again = await new.groups.claim_group("g", *agent)
         assert claim is not None
         assert again is not None
         assert again.coordinator_epoch > 1 << 40 > claim.coordinator_epoch
@@ -90,12 +94,12 @@ async def stored_stays_stored(url: str) -> None:
     try:
         key = (await create(old, new_topic("t"))).topics_by_name["t"].key(0) or 0
         agent = await join(old)
-        await old.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
+        await old.commits.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
         for life in (1, 2):
             assert await keeper.begin_anew("restored") == life
             agent = await join(new)
             again = [batch(key, 0), batch(key, 45), batch(key, 35 + 5 * life)]
-            (answer,) = await new.commit_files(*agent, [file_of(again)])
+            (answer,) = await new.commits.commit_files(*agent, [file_of(again)])
             outcomes = [BatchOutcome.DUPLICATE_SEQUENCE, BatchOutcome.OUT_OF_ORDER, BatchOutcome.APPENDED]
             if life == 2:
                 outcomes[1:] = [BatchOutcome.APPENDED, BatchOutcome.DUPLICATE]
@@ -121,19 +125,19 @@ async def _all_connections_of_a_process_are_in_its_life(url: str, name_for: Call
     writer, keeper, operator, operators = await two_processes(url)
     worker = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     try:
-        name_for(keeper, worker)
-        await worker.allocate_producer_ids(1)
+        name_for(keeper, worker.life)
+        await worker.commits.allocate_producer_ids(1)
         await operators.begin_anew("restored")
         with pytest.raises(UnavailableError):
-            await worker.allocate_producer_ids(1)
+            await worker.commits.allocate_producer_ids(1)
         assert await keeper.check() is LifeVerdict.CURRENT
-        assert await worker.allocate_producer_ids(1)
+        assert await worker.commits.allocate_producer_ids(1)
         await operators.begin_anew("restored")
-        superseded = replace(await writer.describe_life(), life=1)
+        superseded = replace(await writer.life.describe_life(), life=1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(writer, "describe_life", lambda: _answer(superseded))
+            patch.setattr(writer.life, "describe_life", lambda: _answer(superseded))
             assert await keeper.check() is LifeVerdict.SUPERSEDED
-        assert (writer.named_life, worker.named_life) == (NO_LIFE, NO_LIFE)
+        assert (writer.life.named_life, worker.life.named_life) == (NO_LIFE, NO_LIFE)
     finally:
         for store in (writer, operator, worker):
             await store.close()
@@ -224,13 +228,13 @@ async def test_a_server_is_asked_after_the_bucket(metastore_url: str, monkeypatc
 
     async def begun_in_between(*arguments: object) -> object:
         found = await read(*arguments)  # type: ignore[arg-type]
-        if (await second.describe_life()).life == 0:
+        if (await second.life.describe_life()).life == 0:
             monkeypatch.setattr(keeper_module, "newest_life", read)
             await other.begin_anew("restored")
         return found
 
     monkeypatch.setattr(keeper_module, "newest_life", begun_in_between)
     assert await keeper.check() is LifeVerdict.CURRENT
-    assert first.named_life == 1
+    assert first.life.named_life == 1
     for store in (first, second):
         await store.close()

@@ -51,15 +51,15 @@ class Opened:
     keeper: LifeKeeper
 
     async def numbers(self, topic: str) -> Numbers:
-        found = await self.metastore.describe_life()
+        found = await self.metastore.life.describe_life()
         created = (await create(self.metastore, new_topic(topic))).topics_by_name[topic]
-        ids = await self.metastore.allocate_producer_ids(10)
+        ids = await self.metastore.commits.allocate_producer_ids(10)
         return Numbers(found.life, found.incarnation_id, ids.start, created.topic_number, created.leader_epochs[0])
 
 
 async def opened(url: str, bucket: MemoryStore, seed: int) -> Opened:
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-    return Opened(metastore, LifeKeeper(metastore, bucket, ManualClock(), random.Random(seed)))
+    return Opened(metastore, LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(seed)))
 
 
 async def prepare_only(process: Opened, monkeypatch: pytest.MonkeyPatch, *, by_operator: bool) -> uuid.UUID:
@@ -70,7 +70,7 @@ async def prepare_only(process: Opened, monkeypatch: pytest.MonkeyPatch, *, by_o
         named.append(incarnation_id)
         raise UnavailableError(f"killed before life {life}")
 
-    monkeypatch.setattr(process.metastore, "begin_life", killed)
+    monkeypatch.setattr(process.metastore.life, "begin_life", killed)
     with pytest.raises(UnavailableError, match="killed"):
         await (process.keeper.begin_anew("restored") if by_operator else process.keeper.check())
     await process.metastore.close()
@@ -101,7 +101,7 @@ async def an_operator_declares_a_copy(url: str, monkeypatch: pytest.MonkeyPatch,
         admin.execute(f'CREATE DATABASE "{name}_copy" TEMPLATE "{name}"'.encode())
 
     original = await opened(url, bucket, 2)
-    assert await original.metastore.begin_life(1, prepared), "the process was only slow"
+    assert await original.metastore.life.begin_life(1, prepared), "the process was only slow"
     for _ in range(later_lives):
         await original.keeper.begin_anew("restored")
     assert await original.keeper.check() is LifeVerdict.CURRENT
@@ -141,14 +141,14 @@ async def test_an_operator_finishes_the_life_that_the_same_command_prepared(
     bucket = MemoryStore(ManualClock())
     process = await opened(metastore_url, bucket, 1)
     assert await process.keeper.check() is LifeVerdict.CURRENT
-    begin = process.metastore.begin_life
+    begin = process.metastore.life.begin_life
     named: list[int] = []
 
     async def late_once(life: int, incarnation_id: uuid.UUID) -> bool:
         named.append(life)
         return len(named) > 1 and await begin(life, incarnation_id)
 
-    monkeypatch.setattr(process.metastore, "begin_life", late_once)
+    monkeypatch.setattr(process.metastore.life, "begin_life", late_once)
     assert await process.keeper.begin_anew("restored") == 1
     assert named == [1, 1]
     await process.metastore.close()
@@ -182,7 +182,7 @@ async def test_a_volume_copy_with_a_life_that_the_original_used_writes_nothing(
         copy = await opened(servers.url("copy"), bucket, 4)
         assert await copy.keeper.check() is LifeVerdict.RESTORED
         with pytest.raises(UnavailableError):
-            await copy.metastore.allocate_producer_ids(1)
+            await copy.metastore.commits.allocate_producer_ids(1)
         named = await newest_life(bucket, None)
         assert named is not None
         assert named.life == used.life == 1

@@ -41,7 +41,7 @@ class Process:
 
     def __init__(self, metastore: PostgresMetastore, bucket: MemoryStore, seed: int) -> None:
         self.metastore = metastore
-        self.keeper = LifeKeeper(metastore, bucket, ManualClock(), random.Random(seed))
+        self.keeper = LifeKeeper(metastore.life, bucket, ManualClock(), random.Random(seed))
 
     async def note(self, url: str) -> None:
         """Check once all WAL is flushed, and write the position to the bucket."""
@@ -51,7 +51,7 @@ class Process:
 
     async def ids(self) -> int:
         """A block of producer ids."""
-        return (await self.metastore.allocate_producer_ids(1_000)).start
+        return (await self.metastore.commits.allocate_producer_ids(1_000)).start
 
 
 class World:
@@ -86,16 +86,16 @@ async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: Worl
     assert await old.keeper.check() is LifeVerdict.CURRENT
     kept = (await create(old.metastore, new_topic("kept", 3))).topics_by_name["kept"]
     agent, key = await join(old.metastore), kept.key(0) or 0
-    await old.metastore.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
+    await old.metastore.commits.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
     await asyncio.to_thread(world.servers.add_standby, "standby")
     await asyncio.to_thread(world.servers.cut, "standby")
-    await old.metastore.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(40, 80, 5)])])
+    await old.metastore.commits.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(40, 80, 5)])])
     lost_topic = (await create(old.metastore, new_topic("lost", 2))).topics_by_name["lost"]
     lost_ids = await old.ids()
-    lost_claim = await old.metastore.claim_group("g", *agent)
-    lost_lease = await old.metastore.hold_controller_lease(1, uuid.UUID(int=1), 1)
-    await old.metastore.enqueue_jobs([NewJob("k", "a", b"")])
-    lost_job = await old.metastore.claim_job("w", ["k"], lease_ms=60_000)
+    lost_claim = await old.metastore.groups.claim_group("g", *agent)
+    lost_lease = await old.metastore.controller.hold_controller_lease(1, uuid.UUID(int=1), 1)
+    await old.metastore.jobs.enqueue_jobs([NewJob("k", "a", b"")])
+    lost_job = await old.metastore.jobs.claim_job("w", ["k"], lease_ms=60_000)
     assert lost_claim is not None
     assert lost_job is not None
 
@@ -105,9 +105,9 @@ async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: Worl
         with pytest.raises(UnavailableError, match="another life"):
             await writing  # nothing is handed out before the new life has begun
     assert await new.keeper.check() is LifeVerdict.CURRENT
-    assert new.metastore.named_life == 1
+    assert new.metastore.life.named_life == 1
 
-    image = await load_image(new.metastore)
+    image = await load_image(new.metastore.cluster)
     assert set(image.topics_by_name) == {"kept"}
     assert image.offset == log_floor(1)
     assert image.topics_by_name["kept"].leader_epochs == (epoch_floor(1),) * 3
@@ -119,28 +119,28 @@ async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: Worl
     registered = await join(new.metastore)
     assert registered.broker_epoch > log_floor(1) > agent.broker_epoch
     stored, lost = batch(key, 0), batch(key, 45)
-    (answer,) = await new.metastore.commit_files(*registered, [file_of([stored, lost, batch(key, 40), lost])])
+    (answer,) = await new.metastore.commits.commit_files(*registered, [file_of([stored, lost, batch(key, 40), lost])])
     assert [judged.outcome for judged in answer.batches] == [
         BatchOutcome.DUPLICATE_SEQUENCE,
         BatchOutcome.OUT_OF_ORDER,
         BatchOutcome.APPENDED,
         BatchOutcome.APPENDED,
     ]
-    claim = await new.metastore.claim_group("g", *registered)
+    claim = await new.metastore.groups.claim_group("g", *registered)
     assert claim is not None
     assert claim.coordinator_epoch > 1 << 40 > lost_claim.coordinator_epoch
-    lease = await new.metastore.hold_controller_lease(1, uuid.UUID(int=1), 1)
+    lease = await new.metastore.controller.hold_controller_lease(1, uuid.UUID(int=1), 1)
     assert lease.is_own
     assert lease.controller_epoch > epoch_floor(1) > lost_lease.controller_epoch
-    await new.metastore.enqueue_jobs([NewJob("k", "a", b"")])
-    job = await new.metastore.claim_job("w", ["k"], lease_ms=60_000)
+    await new.metastore.jobs.enqueue_jobs([NewJob("k", "a", b"")])
+    job = await new.metastore.jobs.claim_job("w", ["k"], lease_ms=60_000)
     assert job is not None
     assert job.token.epoch > epoch_floor(1) > lost_job.token.epoch
 
     # the old primary stays up, writable, and cut off from its successor: only the bucket says so
     assert await old.ids() > lost_ids
     assert await old.keeper.check() is LifeVerdict.SUPERSEDED
-    assert old.metastore.named_life == NO_LIFE
+    assert old.metastore.life.named_life == NO_LIFE
     with pytest.raises(UnavailableError, match="another life"):
         await old.ids()
     late = await world.process("primary")  # one that starts now
@@ -153,19 +153,19 @@ async def test_a_promotion_without_a_loss_keeps_everything(world: World) -> None
     await asyncio.to_thread(world.servers.add_standby, "standby")
     agent = await join(old.metastore)
     await create(old.metastore, new_topic("t", 2))
-    head = await old.metastore.metadata_head()
+    head = await old.metastore.cluster.metadata_head()
     await asyncio.to_thread(world.servers.wait_until_streamed, "standby")
     await asyncio.to_thread(world.servers.stop, "primary")
     await asyncio.to_thread(world.servers.promote, "standby")
     new = await world.process("standby")
     assert await new.keeper.check() is LifeVerdict.CURRENT
-    image = await load_image(new.metastore)
+    image = await load_image(new.metastore.cluster)
     assert set(image.topics_by_name) == {"t"}
     assert image.agents[agent.node_id].broker_epoch == agent.broker_epoch < head
-    claim = await new.metastore.claim_group("g", *agent)
+    claim = await new.metastore.groups.claim_group("g", *agent)
     assert claim is not None, "a registration that was not lost goes on"
     assert await new.keeper.check() is LifeVerdict.CURRENT
-    assert new.metastore.named_life == 1, "checks that find nothing new begin nothing"
+    assert new.metastore.life.named_life == 1, "checks that find nothing new begin nothing"
 
 
 async def test_of_two_servers_that_reach_one_timeline_the_last_is_the_metastore(world: World) -> None:
@@ -177,11 +177,11 @@ async def test_of_two_servers_that_reach_one_timeline_the_last_is_the_metastore(
         await asyncio.to_thread(world.servers.cut, name)
         await asyncio.to_thread(world.servers.promote, name)
     a, b = await world.process("a"), await world.process("b")
-    assert (await a.metastore.describe_life()).server == (await b.metastore.describe_life()).server
+    assert (await a.metastore.life.describe_life()).server == (await b.metastore.life.describe_life()).server
     assert await a.keeper.check() is LifeVerdict.CURRENT
-    assert (a.metastore.named_life, await a.ids() >> 40) == (1, 1)
+    assert (a.metastore.life.named_life, await a.ids() >> 40) == (1, 1)
     assert await b.keeper.check() is LifeVerdict.CURRENT
-    assert (b.metastore.named_life, await b.ids() >> 40) == (2, 2)
+    assert (b.metastore.life.named_life, await b.ids() >> 40) == (2, 2)
     assert await a.keeper.check() is LifeVerdict.SUPERSEDED
     assert await b.keeper.check() is LifeVerdict.CURRENT
 
@@ -235,7 +235,7 @@ async def test_what_a_killed_process_began_is_finished_by_the_next(
     async def killed(life: int, incarnation_id: uuid.UUID) -> bool:
         raise UnavailableError(f"killed before life {life}")
 
-    monkeypatch.setattr(first.metastore, "begin_life", killed)
+    monkeypatch.setattr(first.metastore.life, "begin_life", killed)
     with pytest.raises(UnavailableError, match="killed"):
         await first.keeper.check()
     named = await newest_life(world.bucket, None)
@@ -243,7 +243,7 @@ async def test_what_a_killed_process_began_is_finished_by_the_next(
     assert named.life == 1
     assert await old.keeper.check() is LifeVerdict.SUPERSEDED, "from the moment that the bucket names the next life"
     assert await second.keeper.check() is LifeVerdict.CURRENT
-    assert second.metastore.named_life == 1
+    assert second.metastore.life.named_life == 1
     again = await newest_life(world.bucket, None)
     assert again == named
     assert await first.keeper.check() is LifeVerdict.CURRENT
@@ -271,7 +271,7 @@ async def test_a_process_that_is_late_begins_no_further_life(
     await asyncio.to_thread(world.servers.add_standby, "standby")
     await asyncio.to_thread(world.servers.promote, "standby")
     first, late = await world.process("standby"), await world.process("standby")
-    begin, prepare = first.metastore.begin_life, late.metastore.prepare_life
+    begin, prepare = first.metastore.life.begin_life, late.metastore.life.prepare_life
     has_found, has_begun = asyncio.Event(), asyncio.Event()
     checks: list[asyncio.Task[LifeVerdict]] = []
 
@@ -287,13 +287,13 @@ async def test_a_process_that_is_late_begins_no_further_life(
         await has_begun.wait()
         return await prepare(incarnation_id, spent)
 
-    monkeypatch.setattr(first.metastore, "begin_life", begin_once_found)
-    monkeypatch.setattr(late.metastore, "prepare_life", prepare_once_begun)
+    monkeypatch.setattr(first.metastore.life, "begin_life", begin_once_found)
+    monkeypatch.setattr(late.metastore.life, "prepare_life", prepare_once_begun)
     assert await first.keeper.check() is LifeVerdict.CURRENT
     await checks[0]
     named = await newest_life(world.bucket, None)
     assert named is not None
-    assert (named.life == first.metastore.named_life == late.metastore.named_life == 1) is (bug is None)
+    assert (named.life == first.metastore.life.named_life == late.metastore.life.named_life == 1) is (bug is None)
 
 
 async def test_a_writer_in_mid_call_ends_before_a_life_begins(world: World) -> None:

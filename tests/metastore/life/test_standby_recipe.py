@@ -90,7 +90,7 @@ async def until_waiting(url: str, task: asyncio.Task[object]) -> None:
 
 async def opened(servers: Servers, name: str, bucket: MemoryStore) -> PostgresMetastore:
     store = await PostgresMetastore.open(servers.url(name), Settings(metastore_pool_size=2))
-    await LifeKeeper(store, bucket, ManualClock(), random.Random(1)).check()
+    await LifeKeeper(store.life, bucket, ManualClock(), random.Random(1)).check()
     return store
 
 

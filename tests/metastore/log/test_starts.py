@@ -30,7 +30,7 @@ async def test_a_long_removal_goes_in_chunks_and_commits_go_on_in_between(
     removed, calls = 0, 0
     assert (await rows(raw, "SELECT count(*) > 2 FROM time_blocks WHERE partition_key = %s", a))[0][0]
     while True:
-        (answer,) = await metastore.move_log_starts([LogStartTarget(a, 250)], max_extents=40)
+        (answer,) = await metastore.retention.move_log_starts([LogStartTarget(a, 250)], max_extents=40)
         removed, calls = removed + answer.removed_extents, calls + 1
         assert answer.log_start_offset == 250
         assert (await scene.read(0))[0] == (250, 250), "what is left below is invisible from the first call on"
@@ -42,7 +42,7 @@ async def test_a_long_removal_goes_in_chunks_and_commits_go_on_in_between(
     blocks = await rows(raw, "SELECT min(last_offset) FROM time_blocks WHERE partition_key = %s", a)
     assert blocks[0][0] >= 250
     stamps = [0, 100, 249, 250, 280, EXTENTS + 3]
-    found = await metastore.list_offsets([OffsetQuery(a, stamp) for stamp in stamps])
+    found = await metastore.index.list_offsets([OffsetQuery(a, stamp) for stamp in stamps])
     assert [answer.offset for answer in found] == [250, 250, 250, 250, 280, EXTENTS + 2]
 
 
@@ -51,10 +51,10 @@ async def test_a_move_is_announced_once_and_in_the_order_of_the_offsets(metastor
     (key,) = scene.keys
     await scene.commit(file_of([batch(key, records=100)]))
     shard = scene.shard(0)
-    before = (await metastore.poll_feed({})).heads
+    before = (await metastore.index.poll_feed({})).heads
     for offset in (10, 10, 5, 101, 30, -1):
-        await metastore.move_log_starts([LogStartTarget(key, offset)], max_extents=10)
-    told = (await metastore.poll_feed({shard: before[shard]})).rows
+        await metastore.retention.move_log_starts([LogStartTarget(key, offset)], max_extents=10)
+    told = (await metastore.index.poll_feed({shard: before[shard]})).rows
     assert {row.kind for row in told} == {FeedKind.LOG_START}
     assert [row.log_starts[0].log_start_offset for row in told] == [10, 30, 100]
 
@@ -79,7 +79,7 @@ async def test_a_move_that_waits_for_a_slow_commit_delays_no_other(
     assert scene.shard(0) != scene.shard(1)
     await scene.commit(file_of([batch(a), batch(b)]))
     async with shard_gate(metastore_url, scene.shard(0)):
-        moving = asyncio.create_task(metastore.move_log_starts([LogStartTarget(a, -1)], max_extents=10))
+        moving = asyncio.create_task(metastore.retention.move_log_starts([LogStartTarget(a, -1)], max_extents=10))
         await waiting(raw, 1)
         await asyncio.wait_for(scene.commit(file_of([batch(b)])), 600)
         assert await scene.read(0) == [(0, 4)], "all of it or nothing"
@@ -92,5 +92,5 @@ async def test_a_partition_is_named_once(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore)
     twice = [LogStartTarget(scene.keys[0], 0)] * 2
     with pytest.raises(InvalidError):
-        await metastore.move_log_starts(twice, max_extents=1)
-    assert await metastore.move_log_starts([], max_extents=1) == []
+        await metastore.retention.move_log_starts(twice, max_extents=1)
+    assert await metastore.retention.move_log_starts([], max_extents=1) == []

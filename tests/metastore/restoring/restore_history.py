@@ -151,7 +151,7 @@ class History:
         n = self.rng.randrange(PARTITIONS)
         log = self.logs[n]
         offset, most = self.rng.randint(log.start, log.end), self.rng.choice((1, 3, 100))
-        await self.store.move_log_starts([LogStartTarget(self.scene.keys[n], offset)], max_extents=most)
+        await self.store.retention.move_log_starts([LogStartTarget(self.scene.keys[n], offset)], max_extents=most)
         if offset > log.start:
             log.removed.append((log.start, offset, self.scene.moved_ms))
             log.start = offset
@@ -164,18 +164,18 @@ class History:
     async def keep_house(self) -> None:
         """Some calls of housekeeping."""
         for _ in range(self.rng.randint(1, 4)):
-            await self.rng.choice((self.store.purge_deleted_partitions, self.store.prune_removed_extents))(
-                self.rng.choice((1, 2, 100))
-            )
+            await self.rng.choice(
+                (self.store.housekeeping.purge_deleted_partitions, self.store.housekeeping.prune_removed_extents)
+            )(self.rng.choice((1, 2, 100)))
 
     async def janitor(self) -> None:
         """Take dead files, and delete them."""
         await self.raw.execute("DELETE FROM jobs")
         job = await claim(self.store, "delete", lease_ms=HOUR_MS)
-        life = (await self.store.janitor_state()).incarnation_id
-        dead = await self.store.take_dead_files(job.token, life, limit=100)
+        life = (await self.store.files.janitor_state()).incarnation_id
+        dead = await self.store.files.take_dead_files(job.token, life, limit=100)
         if self.rng.random() < 0.5:
-            await self.store.drop_files(job.token, [file.file_id for file in dead])
+            await self.store.files.drop_files(job.token, [file.file_id for file in dead])
 
     async def wait(self) -> None:
         """Let time pass."""
@@ -186,14 +186,16 @@ class History:
 
     async def half(self) -> None:
         """A restore that is given up."""
-        await self.store.revive_topic(self.scene.topic.topic_number, limit=self.rng.choice((1, 2)))
+        await self.store.topics.revive_topic(self.scene.topic.topic_number, limit=self.rng.choice((1, 2)))
 
     async def restore(self) -> None:
         """Restore the topic; if its time has passed, the history is over."""
         assert self.deleted_at is not None
         is_in_time = self.scene.moved_ms - self.deleted_at < HOUR_MS
         try:
-            topic = newest_of(await self.store.restorable_topics(), self.scene.topic.name, self.scene.topic.topic_id)
+            topic = newest_of(
+                await self.store.topics.restorable_topics(), self.scene.topic.name, self.scene.topic.topic_id
+            )
             await restore_deleted(self.store, topic, topic.name, _quiet)
         except NotFoundError:
             if is_in_time:
@@ -213,7 +215,7 @@ class History:
         n = self.rng.randrange(PARTITIONS)
         log, key = self.logs[n], self.scene.keys[n]
         wanted = self.rng.randint(0, log.start)
-        (done,) = await restore_removed(self.store, {key: wanted}, _quiet)
+        (done,) = await restore_removed(self.store.topics, {key: wanted}, _quiet)
         now = self.scene.moved_ms
         due = [first for first, _, at in log.removed if now - at < HOUR_MS]
         promised = max(min(due, default=log.start), wanted)
@@ -227,7 +229,7 @@ class History:
         if wrong := await unaccounted(self.raw):
             raise AssertionError(f"sums or rows are wrong: {wrong}")
         await self._follow()
-        found = await self.store.find_extents([ExtentQuery(key, 0, ALL) for key in self.scene.keys])
+        found = await self.store.index.find_extents([ExtentQuery(key, 0, ALL) for key in self.scene.keys])
         for log, one in zip(self.logs, found, strict=True):
             assert one.known is (self.deleted_at is None)
             if one.known:
@@ -266,8 +268,8 @@ class History:
         """An agent that hears all that the feed says."""
         if self.index is None:
             self.index = TailIndex(self.store.commit_shards)
-            self.index.apply(await self.store.poll_feed({}))
-        while (page := await self.store.poll_feed(self.index.heads)).rows:
+            self.index.apply(await self.store.index.poll_feed({}))
+        while (page := await self.store.index.poll_feed(self.index.heads)).rows:
             self.index.apply(page)
 
     def _check_agent(self, found: PartitionExtents, bases: Sequence[int]) -> None:

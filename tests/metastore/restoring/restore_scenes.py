@@ -65,10 +65,10 @@ async def keep_files(scene: Scene) -> None:
 
 async def delete_restorably(scene: Scene) -> None:
     """Delete the topic as an agent does."""
-    image = await load_image(scene.store)
+    image = await load_image(scene.store.cluster)
     topic = image.topics_by_id[scene.topic.topic_id]
     kept = {topic.topic_id: kept_records(image, topic)}
-    assert await scene.store.delete_topics(image.offset, [topic.topic_id], kept)
+    assert await scene.store.topics.delete_topics(image.offset, [topic.topic_id], kept)
 
 
 async def delete_and_purge(scene: Scene) -> None:
@@ -79,15 +79,17 @@ async def delete_and_purge(scene: Scene) -> None:
 
 async def purge(scene: Scene, limit: int = 2) -> None:
     """Do what housekeeping does with deleted partitions, until it has nothing to do."""
-    while await scene.store.purge_deleted_partitions(limit) or await scene.store.prune_removed_extents(limit):
+    while await scene.store.housekeeping.purge_deleted_partitions(
+        limit
+    ) or await scene.store.housekeeping.prune_removed_extents(limit):
         pass
 
 
 async def restore(scene: Scene, name: str | None = None) -> None:
     """Restore the topic as the command does; the scene has its new image."""
-    topic = newest_of(await scene.store.restorable_topics(), scene.topic.name, scene.topic.topic_id)
+    topic = newest_of(await scene.store.topics.restorable_topics(), scene.topic.name, scene.topic.topic_id)
     await restore_deleted(scene.store, topic, name or topic.name, lambda what, done, total: None)
-    scene.topic = (await load_image(scene.store)).topics_by_id[scene.topic.topic_id]
+    scene.topic = (await load_image(scene.store.cluster)).topics_by_id[scene.topic.topic_id]
 
 
 async def nothing_is_left(raw: Session, scene: Scene) -> None:

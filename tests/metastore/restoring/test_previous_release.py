@@ -42,7 +42,7 @@ async def test_the_release_before_computes_the_same_keys(metastore: PostgresMeta
     await keep_files(scene)
     await delete_restorably(scene)
     await restore(scene, "again")
-    log = "\n".join(_at_level_2(record).hex() for record in await metastore.read_metadata(0))
+    log = "\n".join(_at_level_2(record).hex() for record in await metastore.cluster.read_metadata(0))
     found = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", REPLAY],

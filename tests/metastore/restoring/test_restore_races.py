@@ -64,7 +64,7 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 async def janitor(store: PostgresMetastore) -> tuple[JobToken, Any]:
     job = await claim(store, "delete", lease_ms=DAY_MS)
-    return job.token, (await store.janitor_state()).incarnation_id
+    return job.token, (await store.files.janitor_state()).incarnation_id
 
 
 async def after_the_delay(scene: Scene, raw: Session) -> None:
@@ -82,7 +82,7 @@ class TestJanitor:
         token, life = await janitor(scene.store)
         async with sessions.first("SELECT * FROM revive_topic(%s, 100)", scene.topic.topic_number) as found:
             assert found == [(int(RestoreOutcome.UNFINISHED), 4)]
-            taking = asyncio.create_task(scene.store.take_dead_files(token, life, limit=100))
+            taking = asyncio.create_task(scene.store.files.take_dead_files(token, life, limit=100))
             await waiting(sessions.raw, 1)
         assert await taking == []
         assert await unaccounted(sessions.raw) == []
@@ -93,7 +93,7 @@ class TestJanitor:
         query = "SELECT count(*) FROM take_dead_files(%s, %s, %s, 1)"
         async with sessions.first(query, token.job_id, token.epoch, life) as found:
             assert found == [(1,)]
-            reviving = asyncio.create_task(scene.store.revive_topic(scene.topic.topic_number, limit=100))
+            reviving = asyncio.create_task(scene.store.topics.revive_topic(scene.topic.topic_number, limit=100))
             await waiting(sessions.raw, 1)
         assert (await reviving).outcome is RestoreOutcome.FILES_GONE
         assert await rows(sessions.raw, "SELECT FROM extents") == []
@@ -120,8 +120,8 @@ class TestHousekeeping:
     async def test_the_restore_is_first(self, scene: Scene, sessions: Sessions) -> None:
         await delete_restorably(scene)
         async with sessions.first("SELECT * FROM revive_topic(%s, 100)", scene.topic.topic_number):
-            assert await scene.store.purge_deleted_partitions(1) == 0
-        assert await scene.store.purge_deleted_partitions(1) == 0
+            assert await scene.store.housekeeping.purge_deleted_partitions(1) == 0
+        assert await scene.store.housekeeping.purge_deleted_partitions(1) == 0
 
     async def test_the_purge_is_first(self, scene: Scene, sessions: Sessions) -> None:
         await delete_restorably(scene)
@@ -154,11 +154,11 @@ class TestClients:
         """The arguments of the last call of a restore."""
         await delete_and_purge(scene)
         number = scene.topic.topic_number
-        while (await scene.store.revive_topic(number, limit=100)).outcome is RestoreOutcome.UNFINISHED:
+        while (await scene.store.topics.revive_topic(number, limit=100)).outcome is RestoreOutcome.UNFINISHED:
             pass
-        (kept,) = await scene.store.restorable_topics(number)
+        (kept,) = await scene.store.topics.restorable_topics(number)
         records, epochs = restored_topic(kept.records, kept.name, epochs_of_life(kept.life))
-        head = await scene.store.metadata_head()
+        head = await scene.store.cluster.metadata_head()
         return head, number, kept.name, records, list(epochs), list(epochs.values())
 
     async def test_a_commit_waits_and_is_appended(self, scene: Scene, sessions: Sessions, call: Sequence[Any]) -> None:
@@ -173,16 +173,16 @@ class TestClients:
         self, scene: Scene, sessions: Sessions, call: Sequence[Any]
     ) -> None:
         async with sessions.first("SELECT restore_topic(%s, %s, %s, %s, %s, %s)", *call):
-            creating = asyncio.create_task(scene.store.create_topics(call[0], [new_topic(scene.topic.name)]))
+            creating = asyncio.create_task(scene.store.topics.create_topics(call[0], [new_topic(scene.topic.name)]))
             await waiting(sessions.raw, 1)
         assert not await creating
-        assert list((await load_image(scene.store)).topics_by_name) == [scene.topic.name]
+        assert list((await load_image(scene.store.cluster)).topics_by_name) == [scene.topic.name]
 
     async def test_an_answer_that_is_lost(
         self, scene: Scene, call: Sequence[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The command looks whether the topic is back, and does not bring it twice."""
-        right, times = scene.store.restore_topic, 0
+        right, times = scene.store.topics.restore_topic, 0
 
         async def lost(*arguments: Any) -> RestoreOutcome:
             nonlocal times
@@ -190,7 +190,7 @@ class TestClients:
             await right(*arguments)
             raise OutcomeUnknownError("lost")
 
-        monkeypatch.setattr(scene.store, "restore_topic", lost)
+        monkeypatch.setattr(scene.store.topics, "restore_topic", lost)
         await restore(scene)
         assert (times, len(await scene.read())) == (1, 4)
-        assert await scene.store.restorable_topics() == []
+        assert await scene.store.topics.restorable_topics() == []

@@ -45,17 +45,17 @@ async def filled_scene(metastore: PostgresMetastore) -> Scene:
 
 async def remove(scene: Scene, offset: int, most: int = 100) -> None:
     """Move the log start, as DeleteRecords and retention do."""
-    await scene.store.move_log_starts([LogStartTarget(scene.keys[0], offset)], max_extents=most)
+    await scene.store.retention.move_log_starts([LogStartTarget(scene.keys[0], offset)], max_extents=most)
 
 
 async def move_back(scene: Scene, offset: int = 0, limit: int = 100) -> MovedBack:
     """One call of the restore."""
-    return await scene.store.restore_records(scene.keys[0], offset, limit=limit)
+    return await scene.store.topics.restore_records(scene.keys[0], offset, limit=limit)
 
 
 async def start_of(scene: Scene) -> int:
     """Return the log start that readers get."""
-    return (await scene.store.list_offsets([OffsetQuery(scene.keys[0], OffsetKind.EARLIEST)]))[0].offset
+    return (await scene.store.index.list_offsets([OffsetQuery(scene.keys[0], OffsetKind.EARLIEST)]))[0].offset
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ async def test_removed_records_come_back_as_they_were(scene: Scene, raw: Session
     await remove(scene, 20)
     await remove(scene, 38, most=2)
     await remove(scene, 38)
-    (removed,) = await scene.store.removed_records(scene.keys, extents_max=100)
+    (removed,) = await scene.store.topics.removed_records(scene.keys, extents_max=100)
     assert removed[2:7] == (38, 0, 0, 7, 700)
     answers = [await move_back(scene, limit=chunk)]
     while answers[-1].outcome is RestoreOutcome.UNFINISHED:
         assert await unaccounted(raw) == [], "each call leaves a whole log"
-        (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[0], await start_of(scene), 1 << 40)])
+        (found,) = await scene.store.index.find_extents([ExtentQuery(scene.keys[0], await start_of(scene), 1 << 40)])
         assert (found.extents[0].base_offset, len(found.extents)) == (
             await start_of(scene),
             FILES - await start_of(scene) // 5,
@@ -129,12 +129,12 @@ async def test_the_log_start_stops_above_a_file_that_may_be_deleted(scene: Scene
 async def test_what_retention_would_remove_again(scene: Scene, raw: Session) -> None:
     """By time and by size, as retention decides (compactor/retention.py): it stops at the first extent to keep."""
     await remove(scene, 40)
-    now, _ = await scene.store.oldest_extents([OldestQuery(scene.keys[0], 1)])
+    now, _ = await scene.store.retention.oldest_extents([OldestQuery(scene.keys[0], 1)])
     young = "UPDATE removed_extents SET max_timestamp = %s WHERE base_offset IN (10, 20, 30)"
     await raw.execute(young, [now])
 
     async def kept_from(retention_ms: int, retention_bytes: int) -> int:
-        (found,) = await scene.store.removed_records(
+        (found,) = await scene.store.topics.removed_records(
             scene.keys, extents_max=100, retention_ms=retention_ms, retention_bytes=retention_bytes
         )
         assert found.lowest == 0
@@ -165,12 +165,12 @@ async def test_after_the_delay_housekeeping_forgets_the_lowest_first(scene: Scen
     await move_time(raw, 1_800)
     await remove(scene, 40)
     await move_time(raw, 3_660)
-    while await scene.store.prune_removed_extents(2):
+    while await scene.store.housekeeping.prune_removed_extents(2):
         pass
     assert (await move_back(scene)).log_start_offset == 20
     await remove(scene, 40)
     await move_time(raw, 9_000)
-    while await scene.store.prune_removed_extents(100):
+    while await scene.store.housekeeping.prune_removed_extents(100):
         pass
     assert await rows(raw, "SELECT FROM removed_extents") == []
     assert (await move_back(scene)).log_start_offset == 40
@@ -202,7 +202,7 @@ async def test_aborted_transactions_come_back_aborted(metastore: PostgresMetasto
     assert aborts(after) == [(before.aborted[0].producer_id, 0, 5)]
     await remove(producer.scene, -1)
     await move_time(raw, 3_660)
-    await metastore.prune_removed_extents(10)
+    await metastore.housekeeping.prune_removed_extents(10)
     assert await rows(raw, "SELECT FROM aborted_transactions") == []
 
 
@@ -218,11 +218,11 @@ async def test_times_are_found_again(metastore: PostgresMetastore, raw: Session)
     blocks = await rows(raw, "SELECT * FROM time_blocks ORDER BY level, last_offset")
     assert blocks
     queries = [OffsetQuery(key, stamp) for stamp in (1_000, 1_050, 1_150, 1_299, OffsetKind.MAX_TIMESTAMP)]
-    before = await metastore.list_offsets(queries)
+    before = await metastore.index.list_offsets(queries)
     await remove(scene, 290, most=1_000)
-    assert [answer.offset for answer in await metastore.list_offsets(queries)] == [290, 290, 290, 299, 299]
+    assert [answer.offset for answer in await metastore.index.list_offsets(queries)] == [290, 290, 290, 299, 299]
     await move_back(scene, limit=1_000)
-    assert await metastore.list_offsets(queries) == before
+    assert await metastore.index.list_offsets(queries) == before
     assert await rows(raw, "SELECT * FROM time_blocks ORDER BY level, last_offset") == blocks
     assert await unaccounted(raw) == []
 
@@ -230,9 +230,9 @@ async def test_times_are_found_again(metastore: PostgresMetastore, raw: Session)
 async def test_readers_hear_of_it(scene: Scene) -> None:
     """They drop what they know first: a log start of which they know only grows."""
     await remove(scene, 40)
-    heads = (await scene.store.poll_feed({})).heads
+    heads = (await scene.store.index.poll_feed({})).heads
     await move_back(scene, 10)
-    (dropped, moved) = (await scene.store.poll_feed(heads)).rows
+    (dropped, moved) = (await scene.store.index.poll_feed(heads)).rows
     assert (dropped.kind, dropped.deleted_keys) == (FeedKind.TOPIC_DELETED, scene.keys)
     assert (moved.kind, moved.log_starts) == (FeedKind.LOG_START, [(scene.keys[0], 10)])
 
@@ -242,13 +242,13 @@ async def test_refusals(scene: Scene, raw: Session) -> None:
     quiet: list[object] = []
     await raw.execute("INSERT INTO cleaned_partitions (partition_key) VALUES (%s)", scene.keys)
     with pytest.raises(NotFoundError, match="partition 0: it is compacted by key"):
-        await restore_removed(scene.store, {scene.keys[0]: 0}, lambda *progress: quiet.append(progress))
+        await restore_removed(scene.store.topics, {scene.keys[0]: 0}, lambda *progress: quiet.append(progress))
     await raw.execute("DELETE FROM cleaned_partitions")
     await raw.execute("UPDATE partitions SET state = 1")
     assert (await move_back(scene)).outcome is RestoreOutcome.MARKED
     await delete_restorably(scene)
     assert (await move_back(scene)).outcome is RestoreOutcome.GONE
-    (removed,) = await scene.store.removed_records(scene.keys, extents_max=10)
+    (removed,) = await scene.store.topics.removed_records(scene.keys, extents_max=10)
     assert removed.outcome is RestoreOutcome.GONE
     assert quiet == []
 

@@ -52,7 +52,7 @@ async def filled_scene(metastore: PostgresMetastore) -> Scene:
     for sequence in range(0, 40, 5):
         await scene.outcomes(batch(scene.keys[0], sequence), batch(scene.keys[1], sequence, producer=2_000))
     epoch = await claimed_group(scene, "readers")
-    await metastore.commit_offsets("readers", epoch, [position(scene.keys[0], 12), position(scene.keys[2], 0)])
+    await metastore.groups.commit_offsets("readers", epoch, [position(scene.keys[0], 12), position(scene.keys[2], 0)])
     return scene
 
 
@@ -63,13 +63,13 @@ async def filled_scene(metastore: PostgresMetastore) -> Scene:
 )
 async def test_a_restored_topic_is_what_was_deleted(scene: Scene, raw: Session, is_purged: bool) -> None:
     before, log = await rows_of(raw, scene), await scene.read()
-    old = (await load_image(scene.store)).topics_by_id[scene.topic.topic_id]
+    old = (await load_image(scene.store.cluster)).topics_by_id[scene.topic.topic_id]
     await delete_restorably(scene)
     if is_purged:
         await purge(scene)
         assert await rows(raw, "SELECT FROM extents") == []
         assert await rows(raw, "SELECT FROM segment_files WHERE dead_at IS NULL") == []
-    assert scene.topic.topic_id not in (await load_image(scene.store)).topics_by_id
+    assert scene.topic.topic_id not in (await load_image(scene.store.cluster)).topics_by_id
     await restore(scene)
     assert await rows_of(raw, scene) == before
     assert await scene.read() == log
@@ -84,7 +84,7 @@ async def test_producers_and_groups_go_on(scene: Scene) -> None:
     """No duplicate and no gap: the state of producers stays under the key."""
     await delete_and_purge(scene)
     await restore(scene)
-    (found,) = await scene.store.fetch_offsets("readers", scene.keys[:1])
+    (found,) = await scene.store.groups.fetch_offsets("readers", scene.keys[:1])
     assert (found.partition_key, found.offset) == (scene.keys[0], 12)
     assert await scene.outcomes(batch(scene.keys[0], 35), batch(scene.keys[0], 45)) == [
         (BatchOutcome.DUPLICATE, 35),
@@ -98,7 +98,7 @@ async def test_it_comes_back_under_another_name(scene: Scene, raw: Session) -> N
     await create(scene.store, new_topic(scene.topic.name))
     with pytest.raises(AlreadyExistsError, match="a topic of this name exists"):
         await restore(scene)
-    assert scene.topic.topic_id not in (await load_image(scene.store)).topics_by_id
+    assert scene.topic.topic_id not in (await load_image(scene.store.cluster)).topics_by_id
     await restore(scene, "second-chance")
     assert scene.topic.name == "second-chance"
     assert await rows(raw, "SELECT name FROM topics WHERE topic_id = %s", scene.topic.topic_id) == [("second-chance",)]
@@ -116,10 +116,10 @@ async def test_it_can_be_deleted_and_restored_again(scene: Scene, raw: Session) 
 
 async def test_after_the_delay_nothing_is_kept(scene: Scene, raw: Session) -> None:
     await delete_and_purge(scene)
-    (kept,) = await scene.store.restorable_topics()
+    (kept,) = await scene.store.topics.restorable_topics()
     assert (kept.until_ms, kept.record_count, kept.size_bytes) == (kept.deleted_ms + HOUR_MS, 80, 1_600)
     await move_time(raw, HOUR_MS / 1000 + 60)
-    assert (await scene.store.revive_topic(kept.topic_number, limit=10)).outcome is RestoreOutcome.GONE
+    assert (await scene.store.topics.revive_topic(kept.topic_number, limit=10)).outcome is RestoreOutcome.GONE
     with pytest.raises(NotFoundError, match="its records are being removed"):
         await restore(scene)
     await purge(scene)
@@ -134,7 +134,7 @@ async def test_the_clusters_delay_decides(scene: Scene, value: int | None) -> No
     """Without a value no file is deleted, so a topic can be restored until there is one."""
     await set_for_cluster(scene.store, DELAY, value)
     await delete_and_purge(scene)
-    assert [topic.until_ms for topic in await scene.store.restorable_topics()] == ([] if value == 0 else [None])
+    assert [topic.until_ms for topic in await scene.store.topics.restorable_topics()] == ([] if value == 0 else [None])
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ async def test_another_life_restores_nothing(scene: Scene, raw: Session) -> None
     with pytest.raises(NotFoundError, match="before the last promotion or restore of Postgres"):
         await restore(scene)
     await purge(scene)
-    assert await scene.store.restorable_topics() == []
+    assert await scene.store.topics.restorable_topics() == []
 
 
 async def test_a_topic_that_an_earlier_agent_deleted_is_removed_at_once(scene: Scene, raw: Session) -> None:
@@ -170,8 +170,10 @@ async def test_an_abandoned_restore_is_removed_again(scene: Scene, raw: Session)
     before = await rows_of(raw, scene)
     await delete_and_purge(scene)
     emptied = await rows_of(raw, scene)
-    assert (await scene.store.revive_topic(scene.topic.topic_number, limit=3)).outcome is RestoreOutcome.UNFINISHED
-    assert await scene.store.purge_deleted_partitions(10) == 0, "not within a minute"
+    assert (
+        await scene.store.topics.revive_topic(scene.topic.topic_number, limit=3)
+    ).outcome is RestoreOutcome.UNFINISHED
+    assert await scene.store.housekeeping.purge_deleted_partitions(10) == 0, "not within a minute"
     assert len(await rows(raw, "SELECT FROM extents")) == 3
     await move_time(raw, 61)
     await purge(scene)
@@ -187,24 +189,24 @@ async def test_an_abandoned_restore_is_removed_again(scene: Scene, raw: Session)
 async def test_a_repeated_call_does_nothing(scene: Scene) -> None:
     """Its answer may have been lost."""
     await delete_restorably(scene)
-    (kept,) = await scene.store.restorable_topics()
+    (kept,) = await scene.store.topics.restorable_topics()
     await restore(scene)
-    head = await scene.store.metadata_head()
-    again = await scene.store.restore_topic(head - 1, kept.topic_number, kept.name, [], {})
+    head = await scene.store.cluster.metadata_head()
+    again = await scene.store.topics.restore_topic(head - 1, kept.topic_number, kept.name, [], {})
     assert again is RestoreOutcome.HEAD_MOVED
-    assert await scene.store.restore_topic(head, kept.topic_number, "x", [], {}) is RestoreOutcome.GONE
-    assert await scene.store.metadata_head() == head
+    assert await scene.store.topics.restore_topic(head, kept.topic_number, "x", [], {}) is RestoreOutcome.GONE
+    assert await scene.store.cluster.metadata_head() == head
 
 
 @pytest.mark.slow
 async def test_it_does_not_appear_before_all_of_it_is_back(scene: Scene) -> None:
     await delete_and_purge(scene)
-    (kept,) = await scene.store.restorable_topics()
-    await scene.store.revive_topic(kept.topic_number, limit=3)
-    head = await scene.store.metadata_head()
-    found = await scene.store.restore_topic(head, kept.topic_number, kept.name, [], {})
+    (kept,) = await scene.store.topics.restorable_topics()
+    await scene.store.topics.revive_topic(kept.topic_number, limit=3)
+    head = await scene.store.cluster.metadata_head()
+    found = await scene.store.topics.restore_topic(head, kept.topic_number, kept.name, [], {})
     assert found is RestoreOutcome.UNFINISHED
-    assert await scene.store.metadata_head() == head
+    assert await scene.store.cluster.metadata_head() == head
 
 
 @pytest.mark.slow
@@ -213,7 +215,7 @@ async def test_a_group_that_is_gone_comes_back_with_its_offsets(scene: Scene, ra
     await raw.execute("DELETE FROM consumer_groups")
     await restore(scene)
     assert await claimed_group(scene, "readers") > 0
-    (found,) = await scene.store.fetch_offsets("readers", scene.keys[:1])
+    (found,) = await scene.store.groups.fetch_offsets("readers", scene.keys[:1])
     assert (found.partition_key, found.offset) == (scene.keys[0], 12)
 
 

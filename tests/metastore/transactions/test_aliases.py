@@ -93,6 +93,6 @@ async def test_only_an_end_that_ends_the_epoch_says_how_records_of_an_alias_ende
         await send_to_alias(producer, scene)
         who = producer.who
         await producer.end()
-        ended = [one.outcome for one in await scene.store.ended_transactions(100) if one.outcome is not None]
+        ended = [one.outcome for one in await scene.store.outcomes.ended_transactions(100) if one.outcome is not None]
         mine = [one for one in ended if one.producer_id == who.producer_id]
         assert [(one.epoch, one.end_sequence) for one in mine] == ([(who.epoch, 2**31 - 1)] if bumps else [])

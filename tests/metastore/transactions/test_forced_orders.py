@@ -128,7 +128,7 @@ async def offsets_come_late(store: PostgresMetastore, url: str) -> None:
 
     def add(partition: int, offset: int) -> Awaitable[object]:
         positions = [position(keys[partition], offset)]
-        return store.add_pending_offsets("copy", producer.who, GROUP, epoch, positions, adds_group=True)
+        return store.transactions.add_pending_offsets("copy", producer.who, GROUP, epoch, positions, adds_group=True)
 
     line = Line(url)
     async with line.held(f"SELECT FROM partitions WHERE partition_key = {keys[0]} FOR UPDATE"):
@@ -138,7 +138,7 @@ async def offsets_come_late(store: PostgresMetastore, url: str) -> None:
         await add(1, 222)
     assert (await late).verdict is TransactionVerdict.FENCED  # type: ignore[attr-defined]
     assert await producer.end() is TransactionVerdict.DONE
-    assert {each.offset for each in await store.fetch_offsets(GROUP, None)} == {222}
+    assert {each.offset for each in await store.groups.fetch_offsets(GROUP, None)} == {222}
 
 
 Scenario = Callable[[PostgresMetastore, str], Awaitable[None]]

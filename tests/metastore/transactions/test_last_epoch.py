@@ -41,8 +41,8 @@ async def fenced(metastore: PostgresMetastore, url: str) -> Producer:
         producer.who = ProducerEpoch(who.producer_id, EPOCH_MAX)
         await producer.send(0)
         await move_time(raw, LATE_SECONDS)
-        (late,) = (await metastore.open_transactions(10)).late
-        assert await metastore.time_out_transaction(late)
+        (late,) = (await metastore.transactions.open_transactions(10)).late
+        assert await metastore.transactions.time_out_transaction(late)
     producer.who = ProducerEpoch(who.producer_id, FENCING)
     return producer
 
@@ -59,7 +59,7 @@ async def opened_by_the_release_before(producer: Producer, url: str) -> None:
             "SELECT add_pending_offsets('used up', 100, 'g', %s, %s, '{7}', '{0}', ARRAY[''::bytea])", [epoch, [key]]
         )
         await move_time(raw, 2 * LATE_SECONDS)
-    (found,) = await store.fetch_offsets("g", None)
+    (found,) = await store.groups.fetch_offsets("g", None)
     assert found.is_pending
 
 
@@ -72,12 +72,12 @@ async def healed(url: str) -> None:
 
 async def ends_of(metastore: PostgresMetastore) -> int:
     """Late transactions after a round of the controller."""
-    await TransactionEnds(metastore, lambda: TIMES, CollectorRegistry()).end_late()
-    return (await metastore.open_transactions(10)).late_count
+    await TransactionEnds(metastore.transactions, lambda: TIMES, CollectorRegistry()).end_late()
+    return (await metastore.transactions.open_transactions(10)).late_count
 
 
 async def begins_a_life(metastore: PostgresMetastore) -> int:
-    keeper = LifeKeeper(metastore, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
+    keeper = LifeKeeper(metastore.life, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
     await keeper.check()
     return await keeper.begin_anew("restored")
 
@@ -99,7 +99,7 @@ async def test_an_agent_of_the_release_before_cannot_begin_one_either(
     metastore: PostgresMetastore, metastore_url: str, raw: Session
 ) -> None:
     producer = await fenced(metastore, metastore_url)
-    (found,) = await metastore.find_transactions(["used up"])
+    (found,) = await metastore.transactions.find_transactions(["used up"])
     with pytest.raises(psycopg.errors.CheckViolation, match="transactions_open_epoch"):
         await raw.execute(
             "SELECT write_transaction('used up', %s, %s, 32767::smallint, 1::smallint, 1, -1, -1::smallint,"
@@ -118,7 +118,7 @@ async def test_a_migration_ends_those_that_are_open(
     await victim.init(timeout_ms=1)
     await victim.send(1)
     await healed(metastore_url)
-    assert await metastore.fetch_offsets("g", None) == []
+    assert await metastore.groups.fetch_offsets("g", None) == []
     await move_time(raw, 3 * LATE_SECONDS)
     assert await rows(raw, "SELECT state, producer_epoch FROM transactions WHERE begun_at IS NULL") == [(5, FENCING)]
     assert await ends_of(metastore) == 0

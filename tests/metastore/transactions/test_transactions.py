@@ -66,13 +66,13 @@ async def test_an_end_is_a_marker_in_each_partition_with_data(
 async def test_the_feed_says_with_each_append_what_is_open_and_what_was_aborted(metastore: PostgresMetastore) -> None:
     producer = await open_transactions(metastore, 1)
     (key,), shard = producer.scene.keys, producer.scene.shard(0)
-    heads = (await metastore.poll_feed({})).heads
+    heads = (await metastore.index.poll_feed({})).heads
     await producer.send(0)
     await producer.scene.outcomes(batch(key))
     await producer.send(0)
     zombie = producer.who
     await producer.end(commits=False)
-    found = [row for row in (await metastore.poll_feed(heads)).rows if row.shard == shard]
+    found = [row for row in (await metastore.index.poll_feed(heads)).rows if row.shard == shard]
     assert [row.kind for row in found] == [FeedKind.TRANSACTION, FeedKind.COMMIT, *[FeedKind.TRANSACTION] * 2]
     assert [row.first_open_offsets for row in found] == [{key: 0}, {}, {key: 0}, {key: NONE_OPEN}]
     assert [row.aborted for row in found] == [[], [], [], [aborted(key, zombie.producer_id, 0, 3 * RECORDS)]]
@@ -114,7 +114,7 @@ async def test_a_reader_hears_of_those_aborted_transactions_that_it_meets(metast
     assert aborts(await read(scene)) == everything
     assert aborts(await read(scene, offset=ends[1])) == everything[1:]
     assert aborts(await read(scene, offset=ends[1] + 1)) == everything[2:]
-    (first,) = await metastore.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
+    (first,) = await metastore.index.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
     assert len(first.extents) == 1
     assert aborts(first) == [(loser, 0, at_long)]
 
@@ -187,15 +187,15 @@ async def test_offsets_of_a_group_are_stored_with_the_end(metastore: PostgresMet
     producer = await open_transactions(metastore, 2)
     scene, (a, b) = producer.scene, producer.scene.keys
     epoch = await claimed_group(scene, "g")
-    await metastore.commit_offsets("g", epoch, [position(a, 1)])
-    answer = await metastore.add_pending_offsets(
+    await metastore.groups.commit_offsets("g", epoch, [position(a, 1)])
+    answer = await metastore.transactions.add_pending_offsets(
         "copy", producer.who, "g", epoch, [position(a, 7), position(b, 8), position(999, 9)], adds_group=True
     )
     assert answer == (DONE, [True, True, False])
-    found = await metastore.fetch_offsets("g", None)
+    found = await metastore.groups.fetch_offsets("g", None)
     assert [(o.partition_key, o.offset, o.is_pending) for o in found] == [(a, 1, True), (b, -1, True)]
     await producer.end(commits=commits)
-    found = await metastore.fetch_offsets("g", None)
+    found = await metastore.groups.fetch_offsets("g", None)
     stored = [(a, 7, False), (b, 8, False)] if commits else [(a, 1, False)]
     assert [(o.partition_key, o.offset, o.is_pending) for o in found] == stored
 
@@ -206,11 +206,13 @@ async def test_offsets_need_the_group_in_the_transaction_and_its_coordinator(met
     epoch, offsets = await claimed_group(scene, "g"), [position(scene.keys[0], 7)]
 
     async def add(coordinator_epoch: int = epoch, who: ProducerEpoch = producer.who) -> TransactionVerdict:
-        answer = await metastore.add_pending_offsets("copy", who, "g", coordinator_epoch, offsets, adds_group=False)
+        answer = await metastore.transactions.add_pending_offsets(
+            "copy", who, "g", coordinator_epoch, offsets, adds_group=False
+        )
         return answer.verdict
 
     assert await add() is INVALID
-    await metastore.add_to_transaction("copy", producer.who, groups={"g"})
+    await metastore.transactions.add_to_transaction("copy", producer.who, groups={"g"})
     assert await add() is DONE
     assert await add(who=producer.who._replace(epoch=9)) is FENCED
     with pytest.raises(FencedError):
@@ -222,15 +224,15 @@ async def test_a_late_transaction_is_aborted_once_and_its_producer_fenced(
 ) -> None:
     producer = await open_transactions(metastore, 1)
     await producer.send(0)
-    assert (await metastore.open_transactions(10))[2:] == (0, [])
+    assert (await metastore.transactions.open_transactions(10))[2:] == (0, [])
     await move_time(raw, TIMEOUT_MS / 1000 + 1)
-    count, oldest_ms, late_count, (late,) = await metastore.open_transactions(10)
+    count, oldest_ms, late_count, (late,) = await metastore.transactions.open_transactions(10)
     assert (count, late_count) == (1, 1)
     assert oldest_ms > TIMEOUT_MS
-    assert (await metastore.open_transactions(0)).late == [], "no more than what is asked for"
-    assert await metastore.time_out_transaction(late)
-    assert not await metastore.time_out_transaction(late)
-    assert await metastore.open_transactions(10) == OpenTransactions(0, 0, 0, [])
+    assert (await metastore.transactions.open_transactions(0)).late == [], "no more than what is asked for"
+    assert await metastore.transactions.time_out_transaction(late)
+    assert not await metastore.transactions.time_out_transaction(late)
+    assert await metastore.transactions.open_transactions(10) == OpenTransactions(0, 0, 0, [])
     assert await log_of(producer.scene) == ["data", Marker(producer.who.producer_id, producer.who.epoch + 1, False)]
     assert await producer.end() is FENCED
     assert await producer.send(0) == ZOMBIE
@@ -243,7 +245,7 @@ async def test_a_transaction_survives_its_deleted_topic(metastore: PostgresMetas
     await producer.send(0)
     await delete(metastore, producer.scene.topic.topic_id)
     assert await producer.end() is DONE
-    while await metastore.purge_deleted_partitions(100):
+    while await metastore.housekeeping.purge_deleted_partitions(100):
         pass
     for table in ("extents", "transaction_partitions", "aborted_transactions", "pending_offsets"):
         assert await rows(raw, f"SELECT count(*) FROM {table}") == [(0,)], table
@@ -257,7 +259,7 @@ async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresM
         await producer.send(0)
         await producer.end(commits=False)
     (key,) = producer.scene.keys
-    await metastore.move_log_starts([LogStartTarget(key, RECORDS + 1)], max_extents=100)
+    await metastore.retention.move_log_starts([LogStartTarget(key, RECORDS + 1)], max_extents=100)
     kept = await rows(raw, "SELECT first_offset FROM aborted_transactions")
     assert kept == [(RECORDS + 1,)]
 
@@ -270,18 +272,18 @@ async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMet
     producer = await open_transactions(metastore, 1)
     scene, (key,) = producer.scene, producer.scene.keys
     await producer.send(0)
-    await metastore.move_log_starts([LogStartTarget(key, RECORDS)], max_extents=100)
+    await metastore.retention.move_log_starts([LogStartTarget(key, RECORDS)], max_extents=100)
     assert (await read(scene)).last_stable_offset == RECORDS
     assert await producer.send(0) == appended(RECORDS)
     assert (await read(scene)).last_stable_offset == RECORDS, "never below the log start"
     assert await producer.end(commits=False) is DONE
     found = await read(scene)
     assert found.last_stable_offset == found.high_watermark == 2 * RECORDS + 1
-    (ended,) = await metastore.ended_transactions(10)
+    (ended,) = await metastore.outcomes.ended_transactions(10)
     assert ended.outcome is not None
-    assert await metastore.markers_in_log([ended.outcome]) == [True]
-    await metastore.move_log_starts([LogStartTarget(key, found.high_watermark)], max_extents=100)
-    assert await metastore.markers_in_log([ended.outcome]) == [False]
+    assert await metastore.outcomes.markers_in_log([ended.outcome]) == [True]
+    await metastore.retention.move_log_starts([LogStartTarget(key, found.high_watermark)], max_extents=100)
+    assert await metastore.outcomes.markers_in_log([ended.outcome]) == [False]
     for table in ("aborted_transactions", "transaction_partitions", "extents"):
         assert await rows(raw, f"SELECT count(*) FROM {table}") == [(0,)], table
 
@@ -289,12 +291,12 @@ async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMet
 async def test_what_is_known_of_a_transaction(metastore: PostgresMetastore) -> None:
     producer = await open_transactions(metastore, 2)
     await producer.send(1)
-    (found,) = await metastore.find_transactions(["copy", "unknown"])
+    (found,) = await metastore.transactions.find_transactions(["copy", "unknown"])
     assert (found.producer, found.state, found.timeout_ms) == (producer.who, TransactionState.ONGOING, TIMEOUT_MS)
     assert found.partition_keys == {producer.scene.keys[1]}
     assert found.begun_ms > 0
     await producer.end()
-    (found,) = await metastore.find_transactions()
+    (found,) = await metastore.transactions.find_transactions()
     assert (found.state, found.partition_keys, found.begun_ms) == (TransactionState.COMPLETE_COMMIT, frozenset(), -1)
 
 
@@ -305,11 +307,11 @@ async def test_a_producer_that_keeps_its_id_recovers(metastore: PostgresMetastor
     await producer.send(0)
     after = await producer.init(before)
     assert after == before._replace(epoch=before.epoch + 1)
-    again = await metastore.init_producer("copy", TIMEOUT_MS, before, new_producer_id())
+    again = await metastore.transactions.init_producer("copy", TIMEOUT_MS, before, new_producer_id())
     assert again.producer == after
-    other = await metastore.init_producer("copy", TIMEOUT_MS, NO_PRODUCER, new_producer_id())
+    other = await metastore.transactions.init_producer("copy", TIMEOUT_MS, NO_PRODUCER, new_producer_id())
     assert other.producer.epoch > after.epoch
-    assert (await metastore.init_producer("copy", TIMEOUT_MS, before, new_producer_id())).verdict is FENCED
+    assert (await metastore.transactions.init_producer("copy", TIMEOUT_MS, before, new_producer_id())).verdict is FENCED
 
 
 async def test_another_agent_may_commit_the_next_batch(metastore: PostgresMetastore) -> None:
@@ -330,10 +332,10 @@ async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetasto
     for producer in (*others, busy):
         await producer.init()
     await busy.send(0)
-    assert await metastore.expire_transactional_ids(1_000, 10) == 0
+    assert await metastore.transactions.expire_transactional_ids(1_000, 10) == 0
     await move_time(raw, 2)
-    assert [await metastore.expire_transactional_ids(1_000, 3) for _ in range(3)] == [3, 1, 0]
-    assert [found.transactional_id for found in await metastore.find_transactions()] == ["busy"]
+    assert [await metastore.transactions.expire_transactional_ids(1_000, 3) for _ in range(3)] == [3, 1, 0]
+    assert [found.transactional_id for found in await metastore.transactions.find_transactions()] == ["busy"]
     assert await idle.send(0) == [(BatchOutcome.UNKNOWN_PRODUCER, -1)]
     assert await busy.end() is DONE
 
@@ -341,14 +343,17 @@ async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetasto
 async def test_a_tool_aborts_what_is_open_and_fences_its_producer(metastore: PostgresMetastore) -> None:
     producer = await open_transactions(metastore, 1)
     name, begun = producer.transactional_id, producer.who
-    assert await metastore.abort_transaction(name, begun) is INVALID
+    assert await metastore.transactions.abort_transaction(name, begun) is INVALID
     await producer.send(0)
-    assert await metastore.abort_transaction(name, ProducerEpoch(begun.producer_id, begun.epoch + 1)) is FENCED
-    assert await metastore.abort_transaction("unknown", begun) is UNKNOWN
-    ((status,),) = await metastore.describe_producers(producer.scene.keys)
+    assert (
+        await metastore.transactions.abort_transaction(name, ProducerEpoch(begun.producer_id, begun.epoch + 1))
+        is FENCED
+    )
+    assert await metastore.transactions.abort_transaction("unknown", begun) is UNKNOWN
+    ((status,),) = await metastore.reports.describe_producers(producer.scene.keys)
     assert (status.producer_id, status.transaction_start) == (begun.producer_id, 0)
-    assert await metastore.abort_transaction(name, begun) is DONE
-    ((status,),) = await metastore.describe_producers(producer.scene.keys)
+    assert await metastore.transactions.abort_transaction(name, begun) is DONE
+    ((status,),) = await metastore.reports.describe_producers(producer.scene.keys)
     assert (status.producer_id, status.transaction_start) == (begun.producer_id, -1)
     assert await log_of(producer.scene) == ["data", Marker(begun.producer_id, begun.epoch + 1, False)]
     assert await producer.end() is FENCED
@@ -358,9 +363,9 @@ async def test_a_released_group_stays_for_its_pending_offsets(metastore: Postgre
     """A group without members and offsets is forgotten when its agent stops. Then the end would lose these."""
     producer = await open_transactions(metastore, 1)
     scene = producer.scene
-    claim = await metastore.claim_group("g", *scene.agent)
+    claim = await metastore.groups.claim_group("g", *scene.agent)
     assert claim is not None
-    answer = await metastore.add_pending_offsets(
+    answer = await metastore.transactions.add_pending_offsets(
         producer.transactional_id,
         producer.who,
         "g",
@@ -369,7 +374,7 @@ async def test_a_released_group_stays_for_its_pending_offsets(metastore: Postgre
         adds_group=True,
     )
     assert (answer.verdict, answer.stored) == (DONE, [True])
-    await metastore.release_groups({"g": claim.coordinator_epoch})
+    await metastore.groups.release_groups({"g": claim.coordinator_epoch})
     assert await producer.end() is DONE
-    (committed,) = await metastore.fetch_offsets("g", [scene.keys[0]])
+    (committed,) = await metastore.groups.fetch_offsets("g", [scene.keys[0]])
     assert (committed.offset, committed.is_pending) == (7, False)

@@ -73,7 +73,7 @@ class TransactionHistory:
         self.producers = [Producer(self.scene, name) for name in ("one", "one", "two")]
         for producer in self.producers:
             await producer.init()
-        self.heads = (await self.store.poll_feed({})).heads
+        self.heads = (await self.store.index.poll_feed({})).heads
         self.feed = dict.fromkeys(self.scene.keys, (0, NONE_OPEN))
 
     async def round(self) -> None:
@@ -157,7 +157,7 @@ class TransactionHistory:
         positions = [position(self.scene.keys[0], offset)]
 
         async def add() -> Any:
-            answer = await self.store.add_pending_offsets(
+            answer = await self.store.transactions.add_pending_offsets(
                 producer.transactional_id, who, GROUP, self.epoch, positions, adds_group=True
             )
             if answer.verdict is TransactionVerdict.DONE:
@@ -175,12 +175,12 @@ class TransactionHistory:
 
     def _time_out(self, producer: Producer) -> tuple[str, Any]:
         late = LateTransaction(producer.transactional_id, (1 << 53) + TIMEOUT_MS)
-        return f"time out {producer.transactional_id}", lambda: self.store.time_out_transaction(late)
+        return f"time out {producer.transactional_id}", lambda: self.store.transactions.time_out_transaction(late)
 
     # -- what must hold
 
     async def _check(self) -> None:
-        views = await self.store.find_extents([ExtentQuery(key, 0, 1 << 40) for key in self.scene.keys])
+        views = await self.store.index.find_extents([ExtentQuery(key, 0, 1 << 40) for key in self.scene.keys])
         ended: dict[tuple[int, int], set[bool]] = defaultdict(set)
         seen: set[tuple[uuid.UUID, int]] = set()
         for view in views:
@@ -245,7 +245,7 @@ class TransactionHistory:
 
     async def _check_feed(self, views: list[PartitionExtents]) -> None:
         """The feed alone leads to the same state."""
-        page = await self.store.poll_feed(self.heads)
+        page = await self.store.index.poll_feed(self.heads)
         self.heads = page.heads
         for row in page.rows:
             for extent in row.extents:
@@ -263,8 +263,8 @@ class TransactionHistory:
 
     async def _check_offsets(self) -> None:
         """The group's offset is one that a committed transaction had, and none is pending for an ended one."""
-        found = await self.store.fetch_offsets(GROUP, None)
-        rows = await self.store.find_transactions()
+        found = await self.store.groups.fetch_offsets(GROUP, None)
+        rows = await self.store.transactions.find_transactions()
         open_now = {row.producer for row in rows if row.groups}
         if any(offset.is_pending for offset in found) != bool(open_now & self.offsets.keys()):
             raise Impossible(f"pending offsets: {found} open={open_now}")

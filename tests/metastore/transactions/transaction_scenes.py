@@ -41,7 +41,9 @@ class Producer:
 
     async def init(self, asked: ProducerEpoch = NO_PRODUCER, timeout_ms: int = TIMEOUT_MS) -> ProducerEpoch:
         """InitProducerId."""
-        answer = await self.scene.store.init_producer(self.transactional_id, timeout_ms, asked, new_producer_id())
+        answer = await self.scene.store.transactions.init_producer(
+            self.transactional_id, timeout_ms, asked, new_producer_id()
+        )
         assert answer.verdict is TransactionVerdict.DONE
         self._take(answer.producer)
         return self.who
@@ -49,7 +51,7 @@ class Producer:
     async def add(self, *partitions: int) -> TransactionVerdict:
         """AddPartitionsToTxn."""
         keys = {self.scene.keys[partition] for partition in partitions}
-        return (await self.scene.store.add_to_transaction(self.transactional_id, self.who, keys)).verdict
+        return (await self.scene.store.transactions.add_to_transaction(self.transactional_id, self.who, keys)).verdict
 
     def batch(self, partition: int = 0, *, transactional: bool = True) -> StagedBatch:
         """The next batch to the partition, as the agent lays it out."""
@@ -80,7 +82,7 @@ class Producer:
 
     async def ask_end(self, who: ProducerEpoch, *, commits: bool) -> TransactionAnswer:
         """EndTxn by any earlier self."""
-        return await self.scene.store.end_transaction(
+        return await self.scene.store.transactions.end_transaction(
             self.transactional_id, who, commits=commits, bumps=self.bumps, new_producer_id=new_producer_id()
         )
 
@@ -99,7 +101,7 @@ async def open_transactions(store: PostgresMetastore, partitions: int = 2, *, bu
 
 async def read(scene: Scene, partition: int = 0, offset: int = 0) -> PartitionExtents:
     """All of the partition from this offset on."""
-    (found,) = await scene.store.find_extents([ExtentQuery(scene.keys[partition], offset, 1 << 40)])
+    (found,) = await scene.store.index.find_extents([ExtentQuery(scene.keys[partition], offset, 1 << 40)])
     return found
 
 
@@ -121,10 +123,10 @@ def aborted(key: int, producer_id: int, first: int, last: int) -> AbortedRange:
 
 async def claimed_group(scene: Scene, group_id: str) -> int:
     """A group that the scene's agent coordinates; its coordinator epoch."""
-    claim = await scene.store.claim_group(group_id, *scene.agent)
+    claim = await scene.store.groups.claim_group(group_id, *scene.agent)
     assert claim is not None
     record = GroupRecord(GroupKind.CLASSIC, "Stable", "consumer", (), b"saved")
-    await scene.store.save_group(group_id, claim.coordinator_epoch, record)
+    await scene.store.groups.save_group(group_id, claim.coordinator_epoch, record)
     return claim.coordinator_epoch
 
 

@@ -22,13 +22,13 @@ from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import ShareSessions
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.groups.share.share_partition import Acquired
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.share_turns import Returned
 from headrace.agent.serve.groups import compose_groups
 from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
@@ -111,7 +111,7 @@ class Process:
         self.served: list[ClientConnection] = []
         """Clients of other agents, for their turns here."""
         self.requests = compose_groups(
-            cast(GroupOffsetApi, StoreLine(world)),
+            cast(Metastore, StoreLine(world)),
             self.view,
             SETTINGS,
             self.clock,

@@ -32,6 +32,7 @@ from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError, UnavailableError
 from tests.agent.groups.fake_group_api import FakeGroupApi
+from tests.nouns import NOUNS
 
 if TYPE_CHECKING:
     from tests.simulation.shares.agents import Process
@@ -145,7 +146,9 @@ class StoreLine:
     def __init__(self, world: ShareWorld) -> None:
         self._world = world
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Any:
+        if name in NOUNS:
+            return self
         operation = getattr(self._world.store, name)
 
         async def call(*args: Any, **more: Any) -> Any:

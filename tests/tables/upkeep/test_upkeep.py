@@ -75,7 +75,7 @@ async def written(world: ScanWorld, tables: Tables, count: int = 3, layout: Iter
 
 
 async def written_more(world: ScanWorld, tables: Tables) -> None:
-    image = await load_image(world.postgres)
+    image = await load_image(world.postgres.cluster)
     key = image.topics_by_name["orders"].key(0)
     assert key is not None
     await world.write(key, 8)
@@ -194,7 +194,7 @@ async def test_manifests_are_merged_without_a_file(
 async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tables: Tables) -> None:
     await written(world, tables)
     clock = ManualClock(1 << 50)
-    schedule = UpkeepSchedule(world.postgres, PLACE, 0, clock)
+    schedule = UpkeepSchedule(world.postgres.jobs, PLACE, 0, clock)
     kinds = [kind.name for kind in schedule.kinds]
     await schedule.ask(["orders"])
 
@@ -203,12 +203,12 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
             work = UpkeepJobs(worker.tables, TableUpkeep(others.catalog, TERMS), UpkeepMetrics(None), clock)
         metrics = JobMetrics(clock, CollectorRegistry())
         return work, JobRunner(
-            world.postgres, work.handlers(schedule), clock, random.Random(1), metrics, worker="second"
+            world.postgres.jobs, work.handlers(schedule), clock, random.Random(1), metrics, worker="second"
         )
 
     first, _ = await jobs_of(tables)
     _, second = await jobs_of(tables.again())
-    job = await world.postgres.claim_job("first", kinds, lease_ms=1)
+    job = await world.postgres.jobs.claim_job("first", kinds, lease_ms=1)
     assert job is not None
     assert job.key == "orders"
     tables.failing.before_commit = from_a_thread(second.drain)
@@ -217,20 +217,20 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
     files = {file.file_path.rpartition("/")[2] for file in data_files(tables.load())}
     assert {path.name for path in tables.files()} == files, "the loser removed what it wrote"
     await tables.check()
-    assert await world.postgres.claim_job("third", kinds, lease_ms=1) is None
+    assert await world.postgres.jobs.claim_job("third", kinds, lease_ms=1) is None
     tables.catalog.drop("orders", purge=False)
     await first.keep(job, None)
 
 
 async def test_each_table_gets_one_job_of_each_kind(world: ScanWorld, tables: Tables) -> None:
     clock = ManualClock()
-    schedules = [UpkeepSchedule(world.postgres, PLACE, 1_000, clock) for _ in range(2)]
+    schedules = [UpkeepSchedule(world.postgres.jobs, PLACE, 1_000, clock) for _ in range(2)]
     for _ in range(2):
         for schedule in schedules:
             await schedule.ask(["orders", "events"])
         clock.jump(ASK_SECONDS)
     kinds = [kind.name for kind in schedules[0].kinds]
-    found = [job for job in await world.postgres.list_jobs(100) if job.kind in kinds]
+    found = [job for job in await world.postgres.reports.list_jobs(100) if job.kind in kinds]
     assert sorted((job.kind, job.key) for job in found) == [
         (kind, name) for kind in sorted(kinds) for name in ("events", "orders")
     ]

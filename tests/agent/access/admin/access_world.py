@@ -20,6 +20,7 @@ from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.agent.topics.membership_world import ask, exchange
 from tests.manual_clock import ManualClock
+from tests.nouns import nouns
 
 SECRET = "what agents share"
 
@@ -32,7 +33,7 @@ class World:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
         self._dispatcher = Dispatcher()
-        change = LogChange(self.cluster, self.api, clock)
+        change = LogChange(self.cluster, nouns(self.api).cluster, clock)
         settings = settings or Settings(delegation_token_secret_key=SECRET)
         sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
         self.limits: list[str] = []

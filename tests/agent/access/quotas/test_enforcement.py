@@ -242,7 +242,7 @@ async def test_agents_hear_of_each_other_through_postgres(metastore: PostgresMet
     for node_id, each in enumerate((world, other)):
         each.enforcer.on_image(image({"producer_byte_rate": 100.0}, user=None))
         exchanges.append(
-            QuotaExchange(each.enforcer, metastore, lambda n=node_id: n, each.metrics, world.clock, rng)  # type: ignore[misc]
+            QuotaExchange(each.enforcer, metastore.cluster, lambda n=node_id: n, each.metrics, world.clock, rng)  # type: ignore[misc]
         )
         await exchanges[-1].exchange()
     await exchanges[0].exchange()
@@ -251,7 +251,7 @@ async def test_agents_hear_of_each_other_through_postgres(metastore: PostgresMet
     await exchanges[1].exchange()
     key = BucketKey("producer_byte_rate", "ANONYMOUS", None)
     assert other.enforcer.spend(key, 0.0) == pytest.approx(20.0), "1000 are owed, and it has half"
-    stored = await metastore.exchange_quota_use(7, encode_report({key: Use(1, 2.0, True)}))
+    stored = await metastore.cluster.exchange_quota_use(7, encode_report({key: Use(1, 2.0, True)}))
     assert decode_report(stored[0])[key].used == 1_100
 
 

@@ -42,13 +42,13 @@ class World:
         enforcer = QuotaEnforcer(clock, QuotaMetrics(CollectorRegistry()), lambda _: None)
         enforcer.on_image(image({"controller_mutation_rate": 1.0}, user=None))
         view: Any = self.cluster.view
-        creation = TopicCreation(view, metastore, clock, random.Random(1), lambda: TopicDefaults(2, 1))
+        creation = TopicCreation(view, metastore.topics, clock, random.Random(1), lambda: TopicDefaults(2, 1))
         mutations = mutation_quotas(enforcer)
         self.dispatcher = Dispatcher()
         handlers = {
             ApiKey.CREATE_TOPICS: CreateTopics(creation, EffectiveConfigs(Settings()), mutations),
-            ApiKey.CREATE_PARTITIONS: CreatePartitions(PartitionCounts(view, metastore, clock), mutations),
-            ApiKey.DELETE_TOPICS: DeleteTopics(view, metastore, clock, mutations),
+            ApiKey.CREATE_PARTITIONS: CreatePartitions(PartitionCounts(view, metastore.topics, clock), mutations),
+            ApiKey.DELETE_TOPICS: DeleteTopics(view, metastore.topics, clock, mutations),
         }
         for api_key, handler in handlers.items():
             self.dispatcher.register(api_key, handler)

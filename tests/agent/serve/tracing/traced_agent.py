@@ -81,8 +81,8 @@ async def traced_agent(
     )
     clock, exporter = SystemClock(), InMemorySpanExporter()
     metastore = await PostgresMetastore.open(metastore_url, settings)
-    await metastore.create_topics(
-        await metastore.metadata_head(), [NewTopic(TOPIC, uuid.uuid4(), 1, dict(configs or {}))]
+    await metastore.topics.create_topics(
+        await metastore.cluster.metadata_head(), [NewTopic(TOPIC, uuid.uuid4(), 1, dict(configs or {}))]
     )
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
