@@ -40,11 +40,14 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "TABLES.md": {
         "pip install": "the environment has the extras",
         "headrace dev": "it is the cluster that this page is walked in",
-        "headrace tables create orders --value-format registry": "needs a registry: tests/tables",
         "headrace tables create orders --retention-ms": "the table is there since the first steps of the page",
         "headrace tables delete-rows orders --where": "needs columns of a registry's schema: tests/tables",
         "HEADRACE_": "needs Spark: tests/spark",
         "from headrace": "needs a Spark session: tests/spark",
+    },
+    "TABLE_COLUMNS.md": {
+        "headrace tables create orders --value-format registry": "needs a registry: tests/tables",
+        "HEADRACE_": "needs Spark: tests/spark",
     },
     "BACKUPS.md": {
         "began=": "needs an archive and a replica's rights: tests/faults/test_base_backup.py",
@@ -100,7 +103,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "CLUSTER_FILES.md": ("git config --global user.email reader@example.com", "git config --global user.name Reader"),
 }
 """What a page takes as given: run before it."""
-DEV_FLAGS = {"TABLES.md": ("--tables",)}
+DEV_FLAGS = {"TABLES.md": ("--tables",), "TABLE_COLUMNS.md": ("--tables",)}
 
 
 @dataclass(slots=True)
