@@ -117,7 +117,6 @@ def test_every_example_is_on_its_page_and_in_a_test() -> None:
         ("docs/operate/bench.md", "(Apache Kafka {} with its load generator)"),
         ("docs/operate/bench.md", "headrace-test-tools/kafka-{}/lib"),
         ("docs/INTEGRATIONS.md", "on Apache Kafka {};"),
-        ("docs/start/APPLICATIONS.md", "on Apache Kafka {}."),
         ("docs/start/COMPATIBILITY.md", "the message classes of Kafka {} "),
     ],
 )

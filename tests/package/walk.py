@@ -26,7 +26,6 @@ from tests.package.page_blocks import command_blocks, pages
 SECONDS_MAX = 900
 READY = "ready "
 NOT_RUN: dict[str, dict[str, str]] = {
-    "APPLICATIONS.md": {"make apps": "tests/compat/apps runs them"},
     "EXPORT.md": {"pip install": "the environment has the extras"},
     "INSTALL.md": {"headrace dev --metastore-url": "needs an empty database: tests/cli/test_cli_dev.py"},
     "ORDERED_CLIENT.md": {"": "tests/client runs both, as programs with an event loop"},
@@ -100,6 +99,11 @@ GIVEN: dict[str, tuple[str, ...]] = {
         "headrace groups reset-offsets orders-workers --topic orders --to-earliest --execute",
     ),
     "PARTITIONS.md": ("headrace topics create orders --partitions 8",),
+    "RETENTION.md": (
+        "headrace topics create orders",
+        "echo 7 | headrace records produce orders",
+        "headrace topics delete orders --yes",
+    ),
     "CLUSTER_FILES.md": ("git config --global user.email reader@example.com", "git config --global user.name Reader"),
 }
 """What a page takes as given: run before it."""
