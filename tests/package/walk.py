@@ -74,6 +74,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "headrace postgres setup": "needs an administrator of a server: tests/cli/postgres/test_setup.py",
         "": "needs a primary and a standby: tests/metastore/life/test_standby_recipe.py",
     },
+    "RETENTION.md": {
+        "headrace topics restore orders --records": "needs removed records: tests/cli/running/test_cli_restore.py",
+    },
     "SECURITY.md": {
         "headrace storage format": "needs a database that is not formatted: tests/cli/test_cli_storage.py",
         "headrace storage rotate-zone-secret --metastore-url ...   # t": "needs agents that were restarted since the"
