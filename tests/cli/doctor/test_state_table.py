@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "operate" / "DOCTOR.md").read_text(encoding="utf-8")
 STATES: dict[str, list[str]] = tomllib.loads(
     (ROOT / "tests" / "data" / "doctor_states.toml").read_text(encoding="utf-8")
 )["states"]
-TABLES = re.compile(r"^\| state \| the doctor says \| what to do \|\n\| --- \| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
+TABLES = re.compile(r"^\| state \| the doctor says \|\n\| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
 TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 HERE = Path(__file__).parent
 OF_STATES = [*HERE.parent.rglob("test_states_of_*.py"), HERE / "test_broken_set_ups.py"]
