@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headrace.config.declared import declared
+from headrace.config.declared import Declared, declared
+from headrace.config.settings import SettingScope
 
 MATTER = (
     "metastore.url",
@@ -62,15 +63,25 @@ format -c`; it replaces the value in every file ([OPERATIONS.md](OPERATIONS.md#s
 
 """
 HEAD = """\
-| setting | scope | default | accepted | meaning |
-| --- | --- | --- | --- | --- |
+| setting | default | accepted | meaning |
+| --- | --- | --- | --- |
 """
+TITLES = {
+    SettingScope.PROCESS: "Of each process",
+    SettingScope.CLUSTER: "Of the cluster",
+    SettingScope.TOPIC_DEFAULT: "Defaults of topics",
+}
+"""The sections below the first one, which has settings of all scopes."""
 
 
 def markdown() -> str:
     """The whole page."""
-    others = [name for name in declared() if name not in MATTER]
-    return f"{INTRO}{HEAD}{''.join(_rows(MATTER))}\n## All others\n\n{HEAD}{''.join(_rows(others))}"
+    others = [setting for name, setting in declared().items() if name not in MATTER]
+    sections = [f"{INTRO}{HEAD}{''.join(_rows(_with_scope(declared()[name]) for name in MATTER))}"]
+    for scope, title in TITLES.items():
+        rows = "".join(_rows(setting for setting in others if setting.scope is scope))
+        sections.append(f"## {title}\n\nScope `{scope.value}`.\n\n{HEAD}{rows}")
+    return "\n".join(sections)
 
 
 def descriptions() -> dict[str, str]:
@@ -78,10 +89,17 @@ def descriptions() -> dict[str, str]:
     return {name: setting.meaning for name, setting in declared().items()}
 
 
-def _rows(names: Iterable[str]) -> Iterator[str]:
-    for setting in map(declared().__getitem__, names):
+def _with_scope(setting: Declared) -> Declared:
+    """Name the scope in the meaning, unless it is that of most settings."""
+    if setting.scope is SettingScope.PROCESS:
+        return setting
+    return setting._replace(meaning=f"{setting.meaning} Scope: `{setting.scope.value}`.")
+
+
+def _rows(settings: Iterable[Declared]) -> Iterator[str]:
+    for setting in settings:
         default = "unset" if setting.default is None or setting.default == "" else _plain(setting.default)
-        yield f"| `{setting.name}` | {setting.scope.value} | {default} | {setting.accepted} | {setting.meaning} |\n"
+        yield f"| `{setting.name}` | {default} | {setting.accepted} | {setting.meaning} |\n"
 
 
 def _plain(value: object) -> str:
