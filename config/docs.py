@@ -55,7 +55,7 @@ For operators: where settings come from, the twenty that matter, and all others.
 | scope | |
 | --- | --- |
 | `process` | each process has its own value |
-| `cluster` | one value for all processes, stored by `headrace configs set NAME=VALUE --brokers` or by `headrace storage \
+| `cluster` | one value for all, stored by `headrace configs set NAME=VALUE --brokers` or `headrace storage \
 format -c`; it replaces the value in every file ([OPERATIONS.md](OPERATIONS.md#settings-of-the-cluster)) |
 | `topic default` | as `cluster`, for all topics that do not have another value |
 
