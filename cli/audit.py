@@ -57,7 +57,7 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
   headrace audit --lost --put-back 127.0.0.1:9092 …   produce it again: other offsets, at the end;
                                      --command-config FILE if clients have to log in
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
-  headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/OPERATIONS.md
+  headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/BACKUPS.md
 """
 
 

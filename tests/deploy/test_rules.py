@@ -64,15 +64,15 @@ def test_an_alert_links_the_paragraph_that_says_what_to_do(rule: dict[str, dict[
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     text = (REPOSITORY / page).read_text(encoding="utf-8")
-    paragraph = re.search(rf"^#### {rule['alert']}\n\n(.+)$", text, re.MULTILINE)
-    assert paragraph is not None, "OPERATIONS.md has no paragraph for it"
+    paragraph = re.search(rf"^## {rule['alert']}\n\n(.+)$", text, re.MULTILINE)
+    assert paragraph is not None, "ALERTS.md has no paragraph for it"
     assert len(paragraph[1]) > 80
     assert anchor == str(rule["alert"]).lower()
 
 
 def test_every_paragraph_is_of_an_alert() -> None:
-    text = (REPOSITORY / "docs" / "operate" / "OPERATIONS.md").read_text(encoding="utf-8")
-    assert re.findall(r"^#### (Headrace\w+)$", text, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
+    text = (REPOSITORY / "docs" / "operate" / "ALERTS.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (Headrace\w+)$", text, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
 
 
 def test_counters_of_alerts_begin_with_zero() -> None:

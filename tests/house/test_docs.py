@@ -117,7 +117,6 @@ def test_every_example_is_on_its_page_and_in_a_test() -> None:
         ("docs/operate/bench.md", "(Apache Kafka {} with its load generator)"),
         ("docs/operate/bench.md", "headrace-test-tools/kafka-{}/lib"),
         ("docs/INTEGRATIONS.md", "on Apache Kafka {};"),
-        ("docs/start/APPLICATIONS.md", "on Apache Kafka {}."),
         ("docs/start/COMPATIBILITY.md", "the message classes of Kafka {} "),
     ],
 )
@@ -134,17 +133,17 @@ def test_every_decision_is_in_their_index() -> None:
         assert f"| [{name[:4]}]({name}) | {title.split('. ', 1)[1]} |" in index, name
 
 
-def test_a_replaced_or_amended_decision_says_so_first() -> None:
+def test_a_replaced_amended_or_moved_decision_says_so_first() -> None:
     """Below its title; the index has the same, and the decision that came later exists."""
     index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
-    later = dict(re.findall(r"^\| \[(\d{4})\].*\| (\w+ by [\d, ]+) \|$", index, re.MULTILINE))
+    later = dict(re.findall(r"^\| \[(\d{4})\].*\| (\w+ (?:by|in) [\d, ]+) \|$", index, re.MULTILINE))
     said = {}
     for page in DECISIONS:
         first = page.read_text(encoding="utf-8").split("\n")[2]
-        if first.startswith(("Replaced by ", "Amended by ")):
+        if first.startswith(("Replaced by ", "Amended by ", "Now in ")):
             numbers = re.findall(r"\[(\d+)\]\((\d{4})-", first)
             assert all(int(number) == int(name) > int(page.name[:4]) for number, name in numbers), page.name
-            said[page.name[:4]] = f"{first.split()[0].lower()} by {', '.join(number for number, _ in numbers)}"
+            said[page.name[:4]] = f"{' '.join(first.split()[:2]).lower()} {', '.join(number for number, _ in numbers)}"
     assert later == said
     assert len(said) > 10
 

@@ -2,9 +2,10 @@
 
 Place: test_pages_walked.py runs it in `make test-all`; test_instructions.py parses the lines of the START
 pages and runs README's.
-Invariant: each unit of a page is run as it is written, or NOT_RUN says why not. What a reader has to replace (an
+Invariant: each unit of a page is run as it is written, or page_lists.py says why not. What a reader has to replace (an
 address, a folder, "…") is replaced by a place that exists, nothing else. Variables and the folder stay from one to the
 next. The report names what was run, and each unit that was not, with its reason.
+`--list` says without a cluster what would be run, what is not and why, and what the lists lack.
 """
 
 from __future__ import annotations
@@ -22,85 +23,10 @@ from headrace.metastore.postgres.installation import Installation, installations
 from tests.package.distribution import WHEEL, DevPlaces, Environment, beside_this_environment, build
 from tests.package.instructions import with_places
 from tests.package.page_blocks import command_blocks, pages
+from tests.package.page_lists import LISTS, of_page, prune, stale, unknown, why_not
 
 SECONDS_MAX = 900
 READY = "ready "
-NOT_RUN: dict[str, dict[str, str]] = {
-    "APPLICATIONS.md": {"make apps": "tests/compat/apps runs them"},
-    "EXPORT.md": {"pip install": "the environment has the extras"},
-    "INSTALL.md": {"headrace dev --metastore-url": "needs an empty database: tests/cli/test_cli_dev.py"},
-    "ORDERED_CLIENT.md": {"": "tests/client runs both, as programs with an event loop"},
-    "SCHEMAS.md": {"": "needs Karapace with TLS: tests/compat/apps/test_karapace.py"},
-    "SPARK.md": {
-        "pip install": "the environment has the extras",
-        "psql": "needs another role: tests/metastore/test_planners.py",
-        "headrace planners": "needs another role: tests/metastore/test_planners.py",
-        "": "needs a Spark session: tests/spark runs the same calls",
-    },
-    "TABLES.md": {
-        "pip install": "the environment has the extras",
-        "headrace dev": "it is the cluster that this page is walked in",
-        "headrace tables create orders --value-format registry": "needs a registry: tests/tables",
-        "headrace tables create orders --retention-ms": "the table is there since the first steps of the page",
-        "headrace tables delete-rows orders --where": "needs columns of a registry's schema: tests/tables",
-        "HEADRACE_": "needs Spark: tests/spark",
-        "from headrace": "needs a Spark session: tests/spark",
-    },
-    "BACKUPS.md": {
-        "began=": "needs an archive and a replica's rights: tests/faults/test_base_backup.py",
-        "pg_basebackup": "tests/faults/test_base_backup.py",
-        "rm -rf": "tests/faults/test_base_backup.py",
-        "headrace backup -c headrace.properties --record base": "tests/faults/test_base_backup.py",
-        "cat >>": "tests/faults/test_base_backup.py",
-    },
-    "CLUSTER.md": {"headrace shell --controllers": "reads lines from a terminal: tests/cli"},
-    "COMPACTION.md": {"": "needs Spark: tests/spark"},
-    "CONSOLE.md": {"headrace console -b kafka": "needs certificates: tests/cli/console"},
-    "DRILLS.md": {"": "a drill takes a minute: tests/load/test_drills.py and `python -m tests.drills.operator_week`"},
-    "KUBERNETES.md": {
-        "kubectl": "needs a control plane: make kubernetes",
-        "helm": "needs a control plane: make kubernetes",
-        "openssl": "needs a control plane: make kubernetes",
-        "make image": "needs a container tool",
-        "docker compose": "needs a container tool: tests/deploy loads the file",
-    },
-    "PARTITIONS.md": {
-        "headrace topics alter orders --double --p": "records move for minutes: tests/growth",
-        "headrace topics alter orders --halve": "records move for minutes: tests/growth",
-    },
-    "POSTGRES.md": {
-        "headrace postgres setup": "needs an administrator of a server: tests/cli/postgres/test_setup.py",
-        "": "needs a primary and a standby: tests/metastore/life/test_standby_recipe.py",
-    },
-    "SECURITY.md": {
-        "headrace storage format": "needs a database that is not formatted: tests/cli/test_cli_storage.py",
-        "headrace storage rotate-zone-secret --metastore-url ...   # t": "needs agents that were restarted since the"
-        " step before: tests/metastore/test_zone_secret.py",
-    },
-    "TRACING.md": {
-        "pip install": "the environment has the extras",
-        "headrace agent": "needs a collector: tests/cli/process/test_tracing.py",
-    },
-    "bench.md": {
-        "headrace bench --quick": "",
-        "make tools": "installs the tools of the tests",
-        "headrace bench": "takes minutes: tests/cli/bench runs rows of it",
-    },
-}
-"""By page: how units begin that are not run, and why. The longest beginning counts; an empty reason runs it."""
-GIVEN: dict[str, tuple[str, ...]] = {
-    "EXPORT.md": ("headrace topics create orders", "echo 7 | headrace records produce orders"),
-    "TABLES.md": ("headrace topics create web",),
-    "GROUPS.md": (
-        "headrace topics create orders",
-        "echo 7 | headrace records produce orders",
-        "headrace groups reset-offsets orders-workers --topic orders --to-earliest --execute",
-    ),
-    "PARTITIONS.md": ("headrace topics create orders --partitions 8",),
-    "CLUSTER_FILES.md": ("git config --global user.email reader@example.com", "git config --global user.name Reader"),
-}
-"""What a page takes as given: run before it."""
-DEV_FLAGS = {"TABLES.md": ("--tables",)}
 
 
 @dataclass(slots=True)
@@ -121,23 +47,21 @@ class Walked:
         return "\n".join(lines)
 
 
-def why_not(page: Path, unit: str) -> str:
-    """Return why a unit is not run; empty if it is."""
-    begins = [begin for begin in NOT_RUN.get(page.name, {}) if unit.startswith(begin)]
-    return NOT_RUN[page.name][max(begins, key=len)] if begins else ""
+def sorted_units(page: Path) -> tuple[Walked, list[str]]:
+    """What is left out of a page, with the reasons, and what is to be run."""
+    units = [unit for block in command_blocks(page) for unit in block.units]
+    left_out = [(unit, why_not(page, unit)) for unit in units if why_not(page, unit)]
+    return Walked(page, left_out=left_out), [unit for unit in units if not why_not(page, unit)]
 
 
 def walk(page: Path, environment: Environment, folder: Path) -> Walked:
     """Run the units of a page in a new cluster; the commands after one that failed are run, too."""
-    walked = Walked(page)
-    units = [unit for block in command_blocks(page) for unit in block.units]
-    walked.left_out = [(unit, why_not(page, unit)) for unit in units if why_not(page, unit)]
-    to_run = [unit for unit in units if not why_not(page, unit)]
+    walked, to_run = sorted_units(page)
     if not to_run:
         return walked
-    with environment.dev(folder, *DEV_FLAGS.get(page.name, ())) as places:
+    with environment.dev(folder, *of_page(page).get("dev", ())) as places:
         shell = _Shell(environment, places, folder)
-        for unit in (*GIVEN.get(page.name, ()), *to_run):
+        for unit in (*of_page(page).get("given", ()), *to_run):
             status, output = shell.run(unit)
             if status:
                 walked.failed.append((unit, output[-2_000:]))
@@ -239,11 +163,30 @@ def walk_all(wanted: Iterable[Path], environment: Environment) -> list[Walked]:
     return found
 
 
+def show(wanted: Iterable[Path]) -> int:
+    """Print what would be run and what is left out; 1 if a line is in no list, or a list has what no page has."""
+    for page in wanted:
+        left_out, to_run = sorted_units(page)
+        print("\n".join((f"{page.name}:", *(f"  run      {_first(unit)}" for unit in to_run))))
+        print("".join(f"  not run  {_first(unit)}: {reason}\n" for unit, reason in left_out.left_out), end="")
+    missing = [f"neither a command nor named: {line}" for line in unknown()]
+    missing += [f"on no page: {page} {which} {begin!r}" for page, which, begin in stale()]
+    print("\n".join((*missing, f"correct {LISTS.name}, or run --prune" if missing else "the lists are complete")))
+    return int(bool(missing))
+
+
 def main() -> int:
     """Walk the named pages, or all; 1 if a command failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.package.walk", description=__doc__.partition("\n")[0])
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="names such as GROUPS.md (all)")
-    names = set(parser.parse_args().pages)
+    parser.add_argument("--list", action="store_true", help="only print what is run, what is not, and why")
+    parser.add_argument("--prune", action="store_true", help=f"remove from {LISTS.name} what no page has any more")
+    arguments = parser.parse_args()
+    names = set(arguments.pages)
+    if arguments.prune:
+        prune()
+    if arguments.list or arguments.prune:
+        return show(page for page in pages() if not names or page.name in names)
     with tempfile.TemporaryDirectory(prefix="headrace-wheel-") as place:
         environment = beside_this_environment(build(WHEEL, Path(place)), Path(place) / "venv")
         found = walk_all([page for page in pages() if not names or page.name in names], environment)

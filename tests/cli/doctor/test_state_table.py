@@ -1,12 +1,17 @@
-"""docs/operate/DOCTOR.md: each state has a test, and each test of a state has a row."""
+"""docs/operate/DOCTOR.md: each state has a test (tests/data/doctor_states.toml), and each test of a state a row."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operate" / "DOCTOR.md").read_text(encoding="utf-8")
+STATES: dict[str, list[str]] = tomllib.loads(
+    (ROOT / "tests" / "data" / "doctor_states.toml").read_text(encoding="utf-8")
+)["states"]
+TABLES = re.compile(r"^\| state \| the doctor says \|\n\| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
 TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 HERE = Path(__file__).parent
 OF_STATES = [*HERE.parent.rglob("test_states_of_*.py"), HERE / "test_broken_set_ups.py"]
@@ -23,7 +28,9 @@ def names_in(paths: list[Path]) -> set[str]:
 
 
 def test_each_state_of_the_page_has_a_test_and_each_test_of_a_state_a_row() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    rows = [row.split(" | ")[0].removeprefix("| ") for table in TABLES.findall(PAGE) for row in table.splitlines()]
+    assert rows == list(STATES)
+    named = {name for names in STATES.values() for name in names}
     assert named - names_in([*OF_STATES, *ELSEWHERE]) == set(), "rows of tests that are not there"
     assert names_in(OF_STATES) - named == OF_THE_PROGRAM, "tests of states without a row"
 

@@ -1,6 +1,6 @@
 """Connect, MirrorMaker 2 and Streams with the replication factors that they ask for by default: 3, 2 and the cluster's.
 
-On one agent, on three, and on three behind one address. The table of docs/start/APPLICATIONS.md says what each needs.
+On one agent, on three, and on three behind one address. The table of docs/INTEGRATIONS.md says what each needs.
 """
 
 from __future__ import annotations
