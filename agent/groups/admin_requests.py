@@ -8,9 +8,15 @@ Source: Kafka's message schemas, KIP-222, KIP-496, KIP-518 (states), KIP-848 (ty
 
 from __future__ import annotations
 
-from typing import Any
-
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeletableGroupResult
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember
 from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListedGroup
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest, OffsetDeleteRequestTopic
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
 
 from headrace.agent.access.authorization.access import FULL_ACCESS
 from headrace.agent.access.authorization.operations import NOT_ASKED, AclResource
@@ -30,22 +36,6 @@ GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
 _DEAD = GroupDescription("Dead", "", "", ())
 
 
-def undescribed(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
-    """Return why a group of KIP-848 or a share group is not described."""
-    return schema.make(
-        "DescribedGroup",
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED,
-    )
-
-
 class DescribeGroups:
     """Describe classic groups and their members."""
 
@@ -53,7 +43,7 @@ class DescribeGroups:
         self._administration = administration
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeGroupsRequest)
         operations = GROUP_OPERATIONS if getattr(entity, "include_authorized_operations", False) else NOT_ASKED
         names = list(dict.fromkeys(entity.groups))  # each once: an answer is much longer than a name
         slices = WorkSlices()
@@ -64,7 +54,7 @@ class DescribeGroups:
             groups.append(await self._describe(schema, name, operations, name in unknown))
         return reply(request, schema.response(groups=tuple(groups)))
 
-    async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> Any:
+    async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> DescribedGroup:
         found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
         if is_unknown:
             found = ErrorCode.group_id_not_found
@@ -78,7 +68,7 @@ class DescribeGroups:
         elif isinstance(found, ErrorCode):
             code, found = found, GroupDescription("", "", "", ())
         return schema.make(
-            "DescribedGroup",
+            DescribedGroup,
             error_code=code,
             error_message=message,
             group_id=group_id,
@@ -87,7 +77,7 @@ class DescribeGroups:
             protocol_data=found.protocol_name,
             members=tuple(
                 schema.make(
-                    "DescribedGroupMember",
+                    DescribedGroupMember,
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client_id,
@@ -108,7 +98,7 @@ class ListGroups:
         self._administration = administration
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListGroupsRequest)
         states = {state.strip().lower() for state in getattr(entity, "states_filter", ())}
         types = {kind.strip().lower() for kind in getattr(entity, "types_filter", ())}
         slices = WorkSlices()
@@ -116,9 +106,9 @@ class ListGroups:
         code = found if isinstance(found, ErrorCode) else ErrorCode.none
         listed: list[GroupListing] = [] if isinstance(found, ErrorCode) else found
 
-        def shown(each: GroupListing) -> Any:
+        def shown(each: GroupListing) -> ListedGroup:
             return schema.make(
-                "ListedGroup",
+                ListedGroup,
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state,
@@ -141,13 +131,13 @@ class DeleteGroups:
         self._administration = administration
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DeleteGroupsRequest)
         slices, results = WorkSlices(), []
         unknown = await self._administration.unknown([name for name in entity.groups_names if storable(name)], slices)
         for group_id in entity.groups_names:
             await self._administration.elect(group_id, slices)
             code = await self._delete(group_id, unknown)
-            results.append(schema.make("DeletableGroupResult", group_id=group_id, error_code=code))
+            results.append(schema.make(DeletableGroupResult, group_id=group_id, error_code=code))
         return reply(request, schema.response(results=tuple(results)))
 
     async def _delete(self, group_id: str, unknown: frozenset[str]) -> ErrorCode:
@@ -166,8 +156,8 @@ class OffsetDelete:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        topics = await resolve(self._cluster, entity.topics, by_id=False)
+        schema, entity = decode(request, OffsetDeleteRequest)
+        topics = await resolve(self._cluster, (topic.name for topic in entity.topics), by_id=False)
         keys: dict[str, list[int]] = {}
         for topic in entity.topics:
             if (found := topics.found.get(topic.name)) is not None:
@@ -179,7 +169,7 @@ class OffsetDelete:
         if isinstance(codes, ErrorCode):
             return reply(request, schema.response(error_code=codes, topics=()))
 
-        def code(topic: Any, index: int) -> ErrorCode:
+        def code(topic: OffsetDeleteRequestTopic, index: int) -> ErrorCode:
             found = topics.found.get(topic.name)
             if found is None:
                 return topics.missing
@@ -187,11 +177,11 @@ class OffsetDelete:
 
         answered = tuple(
             schema.make(
-                "OffsetDeleteResponseTopic",
+                OffsetDeleteResponseTopic,
                 name=topic.name,
                 partitions=tuple(
                     schema.make(
-                        "OffsetDeleteResponsePartition",
+                        OffsetDeleteResponsePartition,
                         partition_index=each.partition_index,
                         error_code=code(topic, each.partition_index),
                     )
