@@ -58,6 +58,10 @@ class CoordinatedGroup(Protocol):
     def classic_protocol(self) -> ClassicProtocol | None:
         """What serves members of the classic protocol; None if none can be in a group of this kind."""
 
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether groups of this kind have committed offsets."""
+
     def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """Return whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be
         stored. `keys`: its partitions; a member epoch that is over counts only for these.
@@ -86,6 +90,9 @@ class CoordinatedGroup(Protocol):
 
     def member_bytes(self, member_id: str) -> int:
         """Return the part of a member in the group's bytes; 0 if there is no such member."""
+
+    def deleted(self) -> None:
+        """An admin deleted what is stored of it; it is dropped next."""
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""

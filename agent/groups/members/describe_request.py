@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
-from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
-from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.administration import GROUP_OPERATIONS, GroupAdministration
 from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.member_group import MemberGroup

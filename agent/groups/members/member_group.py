@@ -37,6 +37,7 @@ class MemberGroup(ABC, Generic[M, H]):
 
     kind: GroupKind
     protocol_type: str | None
+    keeps_offsets = True
 
     def __init__(self, group_id: str, membership: GroupMembership[M]) -> None:
         self.group_id = group_id
@@ -155,6 +156,9 @@ class MemberGroup(ABC, Generic[M, H]):
     def close(self, code: ErrorCode) -> list[GroupEffect]:
         """Requests that wait are refused with `code`; nothing is stored any more."""
         return self._membership.close(code)
+
+    def deleted(self) -> None:
+        """See CoordinatedGroup."""
 
     def restore(self, now: float, record: GroupRecord) -> None:
         """Continue where the last coordinator was: the same epochs and assignments, new sessions."""
