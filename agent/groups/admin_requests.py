@@ -17,8 +17,8 @@ from kio.schema.offset_delete.v0.response import OffsetDeleteResponsePartition, 
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
-from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response

@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS
 from headrace.agent.access.authorization.operations import AclResource
-from headrace.agent.groups.classic.subscriptions import CONSUMER
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.coordinators import refusals as refusals_of
+from headrace.agent.groups.group_values import CONSUMER
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.groups import GroupApi, GroupListing

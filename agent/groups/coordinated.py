@@ -18,6 +18,9 @@ from headrace.agent.groups.group_values import Departure, GroupEffect, JoinReque
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+"""The version of OffsetCommit from which on a member may say its epoch (KIP-848)."""
+
 
 class ClassicProtocol(Protocol):
     """Requests of members that join and sync: of a classic group, or in a consumer group, which may refuse them."""
@@ -57,6 +60,9 @@ class CoordinatedGroup(Protocol):
     @property
     def classic_protocol(self) -> ClassicProtocol | None:
         """What serves members of the classic protocol; None if none can be in a group of this kind."""
+
+    def generation_by(self, topics: object) -> int | None:
+        """The generation, or the group epoch; None while it may be another one by these topics, the newest."""
 
     @property
     def keeps_offsets(self) -> bool:

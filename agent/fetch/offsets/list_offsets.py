@@ -21,13 +21,13 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v11.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 
+from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.handler import READ_COMMITTED
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.offsets.joined_offsets import JoinedOffsets
 from headrace.agent.fetch.offsets.newest_record import newest_record
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
-from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopics
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
 from headrace.protocol import typed

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderTopicResult
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.read import EpochEnd, EpochQuery, LeaderEpochApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.log.image import TopicImage

@@ -20,9 +20,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
 from kio.schema.share_fetch.v2.request import ShareFetchRequest
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
 from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader

@@ -114,6 +114,10 @@ class ClassicGroup:
     def generation(self) -> int:
         return self._generation.number
 
+    def generation_by(self, topics: object) -> int:
+        """See CoordinatedGroup: its members watch the topics."""
+        return self.generation
+
     @property
     def protocol_type(self) -> str | None:
         return self._generation.protocol_type

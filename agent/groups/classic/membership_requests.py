@@ -31,7 +31,8 @@ from headrace.agent.groups.group_values import (
     MemberRef,
     SyncRequest,
 )
-from headrace.agent.groups.names import client_host, is_legal_group_id, storable
+from headrace.agent.groups.names import client_host, is_legal_group_id
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

@@ -19,7 +19,7 @@ from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeat_coordinator import HeartbeatCoordinator
 from headrace.agent.groups.members.member_values import MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.members.partitions import Partitions
-from headrace.agent.groups.names import storable
+from headrace.agent.limits.stored_ids import storable
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 

@@ -129,6 +129,10 @@ class MemberGroup(ABC, Generic[M, H]):
         """
         return self.target.is_judged_by(topics)
 
+    def generation_by(self, topics: object) -> int | None:
+        """See CoordinatedGroup."""
+        return self.target.group_epoch if self.judges_by(topics) else None
+
     def tick(self, now: float) -> list[GroupEffect]:
         """Late members are given up; the others learn of it as they heartbeat."""
         self._membership.remove_late(now)

@@ -19,10 +19,10 @@ from kio.schema.offset_commit.v10.response import (
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

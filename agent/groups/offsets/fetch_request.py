@@ -29,9 +29,9 @@ from kio.schema.offset_fetch.v10.response import (
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve, topic_by_number
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key

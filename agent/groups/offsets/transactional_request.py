@@ -18,10 +18,11 @@ from kio.schema.txn_offset_commit.v5.response import (
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import is_legal_group_id, storable
+from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets, PendingCommit
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
