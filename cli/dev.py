@@ -22,7 +22,6 @@ from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.output import write, write_error
-from headrace.cli.process.tables_role import require_tables
 from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket, look
 from headrace.config.cluster_values import proposed
@@ -40,6 +39,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_ID
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.tables.extra import require_tables
 
 DESCRIPTION = """\
 Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import PREFIX, S3, add_settings, settings_from
 from headrace.cli.output import write
-from headrace.cli.process.tables_role import require_tables
 from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.config.table_configs import APPEND, UPSERT, VALUE_FORMATS, default_name
 from headrace.storage.errors import InvalidError
+from headrace.tables.extra import require_tables
 
 if TYPE_CHECKING:
     from headrace.tables.creating import Values

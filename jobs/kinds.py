@@ -1,7 +1,8 @@
 """Every kind of background job, each declared once: its name in the queue, and who asks for it how often.
 
-Place: the active controller asks for the periodic ones (agent/cluster/controller/schedules.py), jobs add the others; a
-worker has a handler for each kind that it claims (compactor/worker.py, tables/upkeep/jobs.py).
+Place: the active controller asks for those that are PERIODIC (agent/cluster/controller/schedules.py), the loop over
+tables for those PER_TABLE; other jobs and commands add those to be done ONCE. A worker has a handler for each kind that
+it claims (compactor/worker.py, tables/upkeep/jobs.py).
 Invariant: names are stored in the queue: never reuse one. Only holders that read segment files are read pins
 (metastore/postgres/files/read_horizon.sql): a kind says so here, and a test holds both lists against each other.
 """
@@ -34,10 +35,17 @@ class JobKind:
         return NewJob(self.name, key, payload, priority, delay_ms, max_attempts)
 
     def schedule(self, config_ms: Callable[[str], int]) -> JobSchedule:
-        """Return when a periodic one is due; `config_ms` reads a config."""
+        """Return when the one job of the cluster is due; `config_ms` reads a config."""
+        return JobSchedule(self.name, self.every_ms(config_ms), priority=self.priority)
+
+    def next_of(self, key: str, config_ms: Callable[[str], int]) -> NewJob:
+        """Return the next job of what `key` names, due after the interval; it changes nothing while one is there."""
+        return self.once(key, priority=self.priority, delay_ms=self.every_ms(config_ms))
+
+    def every_ms(self, config_ms: Callable[[str], int]) -> int:
+        """Return the interval; `config_ms` reads a config."""
         assert self.every is not None, self.name
-        every_ms = config_ms(self.every) if isinstance(self.every, str) else self.every
-        return JobSchedule(self.name, every_ms, priority=self.priority)
+        return config_ms(self.every) if isinstance(self.every, str) else self.every
 
     def at(self, place: str) -> JobKind:
         """Return the kind of one place: a catalog and its namespace. Only workers that have it open claim those."""
@@ -61,6 +69,13 @@ PERIODIC = (
     RETENTION, PLAN_COMPACTION, PLAN_CLEANING, CLEAN_UP_SEGMENTS,
     DELETE_DEAD_FILES, SWEEP_ORPHANS, RECORD_OUTCOMES, ARCHIVE_AUDIT,
 )  # fmt: skip
+"""One job of each in the cluster, without a key."""
+
+TABLE_UPKEEP = JobKind("table-upkeep", "tables.upkeep.interval.ms")
+TABLE_ORPHANS = JobKind("table-orphans", 86_400_000)
+"""Looks for files of a table that no commit has; each look reads every manifest."""
+PER_TABLE = (TABLE_UPKEEP, TABLE_ORPHANS)
+"""One job of each for every table of a place (`at`): only the loop over its tables knows which there are."""
 
 ARCHIVE_AUDIT_ROWS = JobKind("archive-audit-rows")
 COMPACT = JobKind("compact", reads_segments=True)
@@ -73,10 +88,5 @@ CLEAN_NEXT = JobKind("clean-next", reads_segments=True)
 MEND_DAMAGE = JobKind("mend-damage", reads_segments=True)
 """Claimed by the command that queued it (`headrace damage`)."""
 
-TABLE_UPKEEP = JobKind("table-upkeep")
-"""This and the next: for each place, queued again by the loop over its tables (tables/upkeep/jobs.py)."""
-TABLE_ORPHANS = JobKind("table-orphans")
-ONCE = (
-    ARCHIVE_AUDIT_ROWS, COMPACT, COMPACT_LARGE, CLEAN, CLEAN_LARGE, CLEAN_NEXT, MEND_DAMAGE, TABLE_UPKEEP, TABLE_ORPHANS
-)  # fmt: skip
-KINDS = {kind.name: kind for kind in (*PERIODIC, *ONCE)}
+ONCE = (ARCHIVE_AUDIT_ROWS, COMPACT, COMPACT_LARGE, CLEAN, CLEAN_LARGE, CLEAN_NEXT, MEND_DAMAGE)
+KINDS = {kind.name: kind for kind in (*PERIODIC, *PER_TABLE, *ONCE)}

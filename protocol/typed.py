@@ -47,8 +47,8 @@ class Schema:
         camel = "".join(part.capitalize() for part in package.split("_"))
         self.request_type = _named(self._request_module, camel + "Request")
         self.response_type = _named(self._response_module, camel + "Response")
-        self._messages: dict[type | str, tuple[Any, frozenset[str]]] = {}
-        """What `make` makes, by what its callers name."""
+        self._messages: dict[type, tuple[Any, frozenset[str]]] = {}
+        """What `make` makes, by what its callers name: the class, and the names of its fields."""
         self._read = entity_reader(self.request_type)
         self._write = entity_writer(self.response_type)
 
@@ -74,31 +74,22 @@ class Schema:
             allow_elements()
         return entity
 
-    @overload
-    def make(self, message: type[M], /, **values: Any) -> M: ...
-
-    @overload
-    def make(self, message: str, /, **values: Any) -> Any: ...
-
-    def make(self, message: type[M] | str, /, **values: Any) -> Any:
-        """An instance of this version's class of a message of the response. `message`: its class in the newest version,
-        as which type checks see the result, or its name. Values that this version lacks are dropped. A throttle
+    def make(self, message: type[M], /, **values: Any) -> M:
+        """An instance of this version's class of a message of the response. `message`: its class in the newest version
+        that has it, as which type checks see the result. Values that this version lacks are dropped. A throttle
         time is 0: the listener sets it in the bytes (protocol/throttle_time.py)."""
         found = self._messages.get(message)
         if found is None:
-            found = self._messages[message] = self._message(message if isinstance(message, str) else message.__name__)
+            cls = _named(self._response_module, message.__name__)
+            found = self._messages[message] = cls, frozenset(field.name for field in fields(cls))
         cls, known = found
         values["throttle_time"] = _NO_TIME
-        return cls(**{key: value for key, value in values.items() if key in known})
-
-    def _message(self, name: str) -> tuple[Any, frozenset[str]]:
-        """The class of the response's module, and the names of its fields."""
-        cls = _named(self._response_module, name)
-        return cls, frozenset(field.name for field in fields(cls))
+        made: M = cls(**{key: value for key, value in values.items() if key in known})
+        return made
 
     def response(self, **values: Any) -> Any:
         """An instance of the top-level response class."""
-        return self.make(self.response_type.__name__, **values)
+        return self.make(self.response_type, **values)
 
     def decode_response(self, frame: bytes) -> Any:
         """The response entity of a frame that an agent made."""

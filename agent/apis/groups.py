@@ -24,7 +24,8 @@ from headrace.agent.apis.shared_rules import (
     group_operations,
     heartbeat_with_topics,
 )
-from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups
+from headrace.agent.groups.admin_requests import DeleteGroups, ListGroups
+from headrace.agent.groups.classic.describe_request import DescribeGroups
 from headrace.agent.groups.classic.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from headrace.agent.groups.consumer.describe_request import ConsumerGroupDescribe
 from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
+from headrace.agent.cluster.partition_names import TopicRef, unknown_topic
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import TopicRef, unknown_topic
 from headrace.agent.fetch.sessions import Ref
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic

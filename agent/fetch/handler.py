@@ -16,6 +16,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.partition_names import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.fetch.allowed_topics import AllowedTopics
@@ -25,7 +26,6 @@ from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, known_part, stable_part
-from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref

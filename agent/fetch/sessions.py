@@ -24,8 +24,8 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.partition_names import TopicRef
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.plan import TopicRef
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
 from headrace.protocol.request import ClientConnection

@@ -1,104 +1,28 @@
-"""DescribeGroups (key 15, versions 0-6), ListGroups (16, 0-5), DeleteGroups (42, 0-2) and OffsetDelete (47, 0).
+"""ListGroups (key 16, versions 0-5), DeleteGroups (42, 0-2) and OffsetDelete (47, 0): of groups of every kind.
 
 Place: request fields to administration.py and back.
-Invariant: versions differ in fields only, but for a group that is not there: before version 6 of
-DescribeGroups it is "Dead".
-Source: Kafka's message schemas, KIP-222, KIP-496, KIP-518 (states), KIP-848 (types), KIP-1043 (not found).
+Invariant: versions differ in fields only.
+Source: Kafka's message schemas, KIP-222, KIP-496, KIP-518 (states), KIP-848 (types).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeletableGroupResult
 from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListedGroup
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest, OffsetDeleteRequestTopic
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
 
-from headrace.agent.access.authorization.access import FULL_ACCESS
-from headrace.agent.access.authorization.operations import NOT_ASKED, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
-from headrace.agent.groups.group_values import GroupDescription
-from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import Schema, decode, reply
-
-_FIRST_DESCRIBE_WITH_NOT_FOUND = 6
-GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
-"""Those that ACLs do not allow are removed in agent/access/authorization."""
-_DEAD = GroupDescription("Dead", "", "", ())
-
-
-def undescribed(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
-    """Return why a group of KIP-848 or a share group is not described."""
-    return schema.make(
-        "DescribedGroup",
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED,
-    )
-
-
-class DescribeGroups:
-    """Describe classic groups and their members."""
-
-    def __init__(self, administration: GroupAdministration) -> None:
-        self._administration = administration
-
-    async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        operations = GROUP_OPERATIONS if getattr(entity, "include_authorized_operations", False) else NOT_ASKED
-        names = list(dict.fromkeys(entity.groups))  # each once: an answer is much longer than a name
-        slices = WorkSlices()
-        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
-        groups = []
-        for name in names:
-            await self._administration.elect(name, slices)
-            groups.append(await self._describe(schema, name, operations, name in unknown))
-        return reply(request, schema.response(groups=tuple(groups)))
-
-    async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> Any:
-        found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
-        if is_unknown:
-            found = ErrorCode.group_id_not_found
-        elif is_legal_group_id(group_id):
-            found = await self._administration.describe(group_id)
-        code, message = ErrorCode.none, None
-        if found is ErrorCode.group_id_not_found:
-            found = _DEAD
-            if schema.version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
-                code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
-        elif isinstance(found, ErrorCode):
-            code, found = found, GroupDescription("", "", "", ())
-        return schema.make(
-            "DescribedGroup",
-            error_code=code,
-            error_message=message,
-            group_id=group_id,
-            group_state=found.state,
-            protocol_type=found.protocol_type,
-            protocol_data=found.protocol_name,
-            members=tuple(
-                schema.make(
-                    "DescribedGroupMember",
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata,
-                    member_assignment=member.assignment,
-                )
-                for member in found.members
-            ),
-            authorized_operations=operations if code is ErrorCode.none else NOT_ASKED,
-        )
+from headrace.protocol.typed import decode, reply
 
 
 class ListGroups:
@@ -108,7 +32,7 @@ class ListGroups:
         self._administration = administration
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, ListGroupsRequest)
         states = {state.strip().lower() for state in getattr(entity, "states_filter", ())}
         types = {kind.strip().lower() for kind in getattr(entity, "types_filter", ())}
         slices = WorkSlices()
@@ -116,9 +40,9 @@ class ListGroups:
         code = found if isinstance(found, ErrorCode) else ErrorCode.none
         listed: list[GroupListing] = [] if isinstance(found, ErrorCode) else found
 
-        def shown(each: GroupListing) -> Any:
+        def shown(each: GroupListing) -> ListedGroup:
             return schema.make(
-                "ListedGroup",
+                ListedGroup,
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state,
@@ -141,13 +65,13 @@ class DeleteGroups:
         self._administration = administration
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DeleteGroupsRequest)
         slices, results = WorkSlices(), []
         unknown = await self._administration.unknown([name for name in entity.groups_names if storable(name)], slices)
         for group_id in entity.groups_names:
             await self._administration.elect(group_id, slices)
             code = await self._delete(group_id, unknown)
-            results.append(schema.make("DeletableGroupResult", group_id=group_id, error_code=code))
+            results.append(schema.make(DeletableGroupResult, group_id=group_id, error_code=code))
         return reply(request, schema.response(results=tuple(results)))
 
     async def _delete(self, group_id: str, unknown: frozenset[str]) -> ErrorCode:
@@ -166,8 +90,8 @@ class OffsetDelete:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        topics = await resolve(self._cluster, entity.topics, by_id=False)
+        schema, entity = decode(request, OffsetDeleteRequest)
+        topics = await resolve(self._cluster, (topic.name for topic in entity.topics), by_id=False)
         keys: dict[str, list[int]] = {}
         for topic in entity.topics:
             if (found := topics.found.get(topic.name)) is not None:
@@ -179,7 +103,7 @@ class OffsetDelete:
         if isinstance(codes, ErrorCode):
             return reply(request, schema.response(error_code=codes, topics=()))
 
-        def code(topic: Any, index: int) -> ErrorCode:
+        def code(topic: OffsetDeleteRequestTopic, index: int) -> ErrorCode:
             found = topics.found.get(topic.name)
             if found is None:
                 return topics.missing
@@ -187,11 +111,11 @@ class OffsetDelete:
 
         answered = tuple(
             schema.make(
-                "OffsetDeleteResponseTopic",
+                OffsetDeleteResponseTopic,
                 name=topic.name,
                 partitions=tuple(
                     schema.make(
-                        "OffsetDeleteResponsePartition",
+                        OffsetDeleteResponsePartition,
                         partition_index=each.partition_index,
                         error_code=code(topic, each.partition_index),
                     )

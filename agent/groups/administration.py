@@ -1,6 +1,7 @@
-"""What admin tools ask of groups: list, describe, delete, delete offsets.
+"""What admin tools ask of groups of every kind: list, find, delete, delete offsets.
 
-Place: between the handlers of admin_requests.py and the groups of held_groups.py and the metastore.
+Place: between the handlers of admin_requests.py and of the kinds' descriptions, and the groups of held_groups.py and
+the metastore. It knows groups by coordinated.py only.
 Invariant: a group is listed by the agent that coordinates it by routing, loaded or not: asked all, the
 agents list each group once. Only an empty group is deleted, and no offset of a topic in use.
 Deleting a group is one statement.
@@ -14,21 +15,22 @@ from operator import attrgetter
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.classic.subscriptions import CONSUMER
+from headrace.agent.access.authorization.access import FULL_ACCESS
+from headrace.agent.access.authorization.operations import AclResource
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.coordinators import refusals as refusals_of
-from headrace.agent.groups.group_values import GroupDescription
+from headrace.agent.groups.group_values import CONSUMER
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
+from headrace.metastore.api.groups import GroupApi, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
 EMPTY = "Empty"
+GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
+"""Those that ACLs do not allow are removed in agent/access/authorization."""
 _WORTH_A_QUERY = 3
 """Number of groups below which each is claimed and looked up on its own."""
 
@@ -83,15 +85,6 @@ class GroupAdministration:
         """Find the group's coordinator before a request about it."""
         await elect(self._groups.cluster.routes, group_id, slices)
 
-    async def describe(self, group_id: str) -> GroupDescription | ErrorCode:
-        """A classic group's members; GROUP_ID_NOT_FOUND for a group that is not there or of another kind."""
-        held = await self.existing(group_id)
-        if isinstance(held, ErrorCode):
-            return held
-        if not isinstance(held.group, ClassicGroup):
-            return ErrorCode.group_id_not_found
-        return held.group.describe()
-
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete the group with its offsets. NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when there is
         nothing of it.
@@ -106,8 +99,7 @@ class GroupAdministration:
                 return ErrorCode.non_empty_group
             try:
                 existed = await self._api.delete_group(group_id, held.epoch)
-                if isinstance(held.group, ShareGroup):
-                    held.group.on_deleted()
+                held.group.deleted()
             except HeadraceError as error:
                 return _failed(group_id, error)
             finally:
@@ -125,7 +117,7 @@ class GroupAdministration:
             if (code := self._groups.lost(held)) is not ErrorCode.none:
                 return code
             group = held.group
-            if group.kind is GroupKind.SHARE:
+            if not group.keeps_offsets:
                 return ErrorCode.group_id_not_found
             active = group.state_name != EMPTY
             if active and group.protocol_type != CONSUMER:

@@ -18,6 +18,9 @@ from headrace.agent.groups.group_values import Departure, GroupEffect, JoinReque
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+"""The version of OffsetCommit from which on a member may say its epoch (KIP-848)."""
+
 
 class ClassicProtocol(Protocol):
     """Requests of members that join and sync: of a classic group, or in a consumer group, which may refuse them."""
@@ -58,6 +61,13 @@ class CoordinatedGroup(Protocol):
     def classic_protocol(self) -> ClassicProtocol | None:
         """What serves members of the classic protocol; None if none can be in a group of this kind."""
 
+    def generation_by(self, topics: object) -> int | None:
+        """The generation, or the group epoch; None while it may be another one by these topics, the newest."""
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether groups of this kind have committed offsets."""
+
     def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """Return whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be
         stored. `keys`: its partitions; a member epoch that is over counts only for these.
@@ -86,6 +96,9 @@ class CoordinatedGroup(Protocol):
 
     def member_bytes(self, member_id: str) -> int:
         """Return the part of a member in the group's bytes; 0 if there is no such member."""
+
+    def deleted(self) -> None:
+        """An admin deleted what is stored of it; it is dropped next."""
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""

@@ -17,6 +17,8 @@ from kio.schema.errors import ErrorCode
 from headrace.metastore.api.groups import GroupRecord
 
 NO_GENERATION = -1
+CONSUMER = "consumer"
+"""Kafka's protocol type of groups of consumers; Connect's workers have another one."""
 Token = Hashable
 
 

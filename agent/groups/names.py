@@ -1,34 +1,12 @@
-"""Decide which names a group and its members can have.
+"""Names of groups, and of their members' clients, as requests have them.
 
-Place: asked by the handlers of group requests before anything else, and by held_groups.py before it claims a group.
-Invariant: a text that passes can be stored in the metastore. A new group id has at most GROUP_ID_BYTES_MAX; one that is
-stored stays usable. Kafka names no limit, but its record of an offset has the group id as a string of at most 32,767
-bytes: a broker answers UNKNOWN_SERVER_ERROR to an OffsetCommit of a longer one.
+Place: asked by the handlers of group requests before anything else.
 """
 
 from __future__ import annotations
 
+from headrace.agent.limits.stored_ids import storable
 from headrace.protocol.request import ClientConnection
-
-GROUP_ID_BYTES_MAX = 2_000
-"""UTF-8, as of a transactional id: a key of an index in Postgres has no place for more than 2,704 bytes."""
-_STORED_CHARACTERS_MAX = 1_000_000
-"""No longer text was ever stored: compressed, it is too large for the index."""
-
-
-def storable(text: str) -> bool:
-    """Return whether the metastore can hold the text: Postgres has no place for NUL."""
-    return "\0" not in text
-
-
-def is_long(group_id: str) -> bool:
-    """Return whether a group can have this id only if it is stored already."""
-    return len(group_id) > GROUP_ID_BYTES_MAX // 4 and len(group_id.encode()) > GROUP_ID_BYTES_MAX
-
-
-def may_be_stored(group_id: str) -> bool:
-    """Return whether a group of this id can have been stored before new ids were limited."""
-    return len(group_id) <= _STORED_CHARACTERS_MAX
 
 
 def is_legal_group_id(group_id: str) -> bool:

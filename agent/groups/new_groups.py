@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.names import is_long, may_be_stored
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
+from headrace.agent.limits.stored_ids import is_long, may_be_stored
 from headrace.metastore.api.groups import GroupApi
 
 

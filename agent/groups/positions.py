@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.names import storable
 from headrace.agent.limits.client_memory import text_bytes
+from headrace.agent.limits.stored_ids import storable
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.topic_partitions import CreatedFrom
@@ -147,20 +145,12 @@ class ConsumerGroupPosition:
         if code is not ErrorCode.none:
             return GroupPositionResponse(code, {})
         said = _existing(self._cluster.image, asked)
-        generation = _generation(held.group, self._topics())
+        generation = held.group.generation_by(self._topics())
         if generation != asked.generation:  # the member's next heartbeat brings it to a newer epoch
             nothing = {ref: NO_POSITION for ref, each in said if each.need_position}
             return GroupPositionResponse(ErrorCode.none, _by_topic(nothing))
         found = self._memory.exchange(asked.group_id, (held.epoch, generation), asked.member_id, said)
         return GroupPositionResponse(ErrorCode.none, _by_topic(found))
-
-
-def _generation(group: object, by_name: Mapping[str, TopicImage]) -> int | None:
-    """Return None while it may be another one by the newest topics."""
-    if isinstance(group, ConsumerGroup):
-        return group.target.group_epoch if group.judges_by(by_name) else None
-    assert isinstance(group, ClassicGroup)
-    return group.generation
 
 
 def _existing(image: MetadataImage, asked: GroupPositionRequest) -> list[tuple[Ref, PartitionPosition]]:

@@ -17,8 +17,8 @@ from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteR
 from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic

@@ -15,8 +15,8 @@ from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 from kio.schema.describe_producers.v0.response import PartitionResponse, ProducerState, TopicResponse
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.api.reports import ProducerStatus, ReportApi
 from headrace.protocol.errors import admin_error

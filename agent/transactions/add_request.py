@@ -24,9 +24,9 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 )
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, resolve
-from headrace.agent.groups.names import is_long, may_be_stored, storable
+from headrace.agent.limits.stored_ids import is_long, may_be_stored, storable
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic

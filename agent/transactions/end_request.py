@@ -16,7 +16,7 @@ from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.groups.names import storable
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transaction_state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionApi

@@ -27,8 +27,8 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.cluster.routing import Routes, transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.names import storable
 from headrace.agent.limits.client_pattern import compile_pattern
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.metastore.api.transaction_state import Transaction, TransactionState
 from headrace.metastore.api.transactions import TransactionApi

@@ -20,8 +20,8 @@ from kio.schema.write_txn_markers.v2.response import (
     WritableTxnMarkerTopicResult,
 )
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.protocol.errors import transaction_error, transaction_failure

@@ -13,11 +13,11 @@ from headrace.cli.console.kept_answers import KeptAnswers
 from headrace.cli.doctor import tables as doctor_tables
 from headrace.cli.doctor.findings import Finding
 from headrace.cli.doctor.tables import TablesFound
-from headrace.cli.process.tables_role import require_tables
 from headrace.config.settings import Settings
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
+from headrace.tables.extra import require_tables
 
 KEPT_SECONDS = 10.0
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.cli.doctor.findings import Area, Finding
-from headrace.cli.process.tables_role import require_tables
 from headrace.config.listeners import TABLES
 from headrace.config.settings import Settings
 from headrace.config.table_configs import UPSERT
 from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.tables.extra import require_tables
 
 AREA = Area("tables")
 ANSWER_SECONDS = 60.0

@@ -13,11 +13,10 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from headrace.config.extras import not_installed
 from headrace.config.listeners import TABLES
 from headrace.config.settings import Settings
-from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
+from headrace.tables.extra import require_tables
 
 if TYPE_CHECKING:
     from headrace.cli.process.open_process import Connections
@@ -137,15 +136,3 @@ class TablesRole:
             worker=f"{socket.gethostname()}-{os.getpid()}",
             supervisor=self._supervisor,
         )
-
-
-def require_tables() -> None:
-    """InvalidError that says how to install the extra, if it is missing."""
-    try:
-        import fastavro  # noqa: F401 -- only to say what is missing
-        import google.protobuf  # noqa: F401
-        import jsonschema  # noqa: F401
-        import pyarrow  # noqa: F401
-        import pyiceberg  # noqa: F401
-    except ImportError as error:
-        raise InvalidError(not_installed(error.name or "pyiceberg", "tables")) from error

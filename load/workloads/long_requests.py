@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry, Counter
 from headrace.agent.access.admin.acls import DescribeAcls
 from headrace.agent.access.admin.client_quotas import DescribeClientQuotas
 from headrace.agent.cluster.requests.partition_reassignments import ListPartitionReassignments
-from headrace.agent.groups.admin_requests import DescribeGroups, ListGroups
+from headrace.agent.groups.admin_requests import ListGroups
 from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.classic.describe_request import DescribeGroups
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.config.settings import Settings
-from headrace.jobs.kinds import TABLE_ORPHANS, TABLE_UPKEEP, JobKind
+from headrace.jobs.kinds import PER_TABLE, TABLE_ORPHANS, TABLE_UPKEEP, JobKind
 from headrace.jobs.lease import Lease
 from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.jobs import Job, JobApi
+from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.scan.cluster import ScannedCluster
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
@@ -34,42 +35,40 @@ from headrace.tables.upkeep.steps import TableUpkeep
 
 logger = logging.getLogger(__name__)
 
-ORPHANS_MS = 86_400_000
-"""The time between two looks for files of a table that no commit has: each reads every manifest."""
 ASK_SECONDS = 60.0
 """The longest time between two looks for tables without a job; a shorter interval of upkeep counts."""
 
 
 @dataclass(slots=True)
 class UpkeepSchedule:
-    """Asks for the jobs of one catalog's tables. `place`: catalog and namespace."""
+    """Asks for the jobs of one catalog's tables, as jobs/kinds.py declares them. `place`: catalog and namespace."""
 
     jobs: JobApi
     place: str
-    interval_ms: int
+    config_ms: Callable[[str], int]
+    """Reads a setting."""
     clock: Clock
     _asked: dict[str, float] = field(default_factory=dict)
     """The time of the last question for each table, in monotonic seconds."""
 
     @classmethod
     def of(cls, settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
-        """Return how often the tables of this catalog have their upkeep."""
-        place = f"{address.name}.{address.namespace}"
-        return cls(cluster.metastore.jobs, place, settings.tables_upkeep_interval_ms, cluster.clock)
+        """Return what asks for the jobs of this catalog's tables, by the process's own settings."""
+        place, configs = f"{address.name}.{address.namespace}", EffectiveConfigs(settings)
+        return cls(cluster.metastore.jobs, place, lambda name: int(configs.cluster_value({}, name)), cluster.clock)
 
     @property
-    def kinds(self) -> tuple[JobKind, JobKind]:
-        """The kinds of its jobs: upkeep, orphans."""
-        return TABLE_UPKEEP.at(self.place), TABLE_ORPHANS.at(self.place)
+    def kinds(self) -> list[JobKind]:
+        """The kinds of its jobs."""
+        return [kind.at(self.place) for kind in PER_TABLE]
 
     async def ask(self, names: Iterable[str]) -> None:
         """Make sure that these tables have a job of each kind. Errors of the metastore."""
-        now, every = self.clock.monotonic(), min(ASK_SECONDS, self.interval_ms / 1000)
+        now, kinds = self.clock.monotonic(), self.kinds
+        every = min(ASK_SECONDS, *(kind.every_ms(self.config_ms) / 1000 for kind in kinds))
         due = [name for name in names if name not in self._asked or now - self._asked[name] >= every]
         if due:
-            upkeep, orphans = self.kinds
-            wanted = [upkeep.once(name, delay_ms=self.interval_ms) for name in due]
-            await self.jobs.enqueue_jobs([*wanted, *(orphans.once(name, delay_ms=ORPHANS_MS) for name in due)])
+            await self.jobs.enqueue_jobs([kind.next_of(name, self.config_ms) for kind in kinds for name in due])
             self._asked |= dict.fromkeys(due, now)
 
     def forget(self, name: str) -> None:
@@ -88,8 +87,8 @@ class UpkeepJobs:
 
     def handlers(self, schedule: UpkeepSchedule) -> dict[str, JobHandler]:
         """Return what does the jobs of each kind."""
-        upkeep, orphans = schedule.kinds
-        return {upkeep.name: self.keep, orphans.name: self.remove_orphans}
+        handlers = {TABLE_UPKEEP: self.keep, TABLE_ORPHANS: self.remove_orphans}
+        return {kind.at(schedule.place).name: handler for kind, handler in handlers.items()}
 
     async def keep(self, job: Job, lease: Lease) -> None:
         """Do the upkeep of the table that the job names. Errors as TableUpkeep.keep and TableReader.look."""

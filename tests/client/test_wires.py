@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 
 from headrace.client.fetching import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
 from headrace.client.metadata_wire import decode_metadata_response, encode_metadata_request
@@ -98,7 +99,7 @@ def _metadata() -> bytes:
     answer = schema(3, 12)
     rows = [
         answer.make(
-            "MetadataResponsePartition",
+            MetadataResponsePartition,
             error_code=ErrorCode.none,
             partition_index=index,
             leader_id=leader,
@@ -111,7 +112,7 @@ def _metadata() -> bytes:
     ]
     topics = [
         answer.make(
-            "MetadataResponseTopic",
+            MetadataResponseTopic,
             error_code=code,
             name=name,
             topic_id=topic_id,
@@ -125,7 +126,7 @@ def _metadata() -> bytes:
         ]
     ]
     entity = answer.response(
-        brokers=(answer.make("MetadataResponseBroker", node_id=1, host="agent", port=9092, rack="zone"),),
+        brokers=(answer.make(MetadataResponseBroker, node_id=1, host="agent", port=9092, rack="zone"),),
         cluster_id="cluster",
         controller_id=1,
         topics=tuple(topics),

@@ -13,12 +13,13 @@ from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.authorization import access
 from headrace.agent.access.quotas import enforcement, exchange, sharing
 from headrace.agent.fetch import sessions
-from headrace.agent.groups import names, new_groups
+from headrace.agent.groups import new_groups
 from headrace.agent.groups.classic import group
 from headrace.agent.groups.consumer import coordinator
 from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.groups.offsets import group_offsets
+from headrace.agent.limits import stored_ids
 from headrace.agent.limits.client_memory import ClientMemory
 from headrace.agent.transactions import add_request
 from headrace.agent.transactions.init_producer_id import InitProducerId
@@ -66,7 +67,7 @@ def _records_of_any_size(patch: Patch) -> None:
 
 
 def _ids_of_any_length(patch: Patch) -> None:
-    for module in (names, new_groups, add_request):
+    for module in (stored_ids, new_groups, add_request):
         patch.replace(module, "is_long", lambda group_id: False)
 
 

@@ -13,9 +13,9 @@ from headrace.agent.fetch.index.shard_interest import SEEN_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
-from headrace.agent.groups.names import GROUP_ID_BYTES_MAX
 from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
+from headrace.agent.limits.stored_ids import ID_BYTES_MAX
 from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.cli.process.http_connection import WAIT_SECONDS
@@ -77,7 +77,7 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         largest(0).unpacked_bytes,
         ITEMS_MAX,
         LEADER_ONLY_TIMEOUT_MS,
-        GROUP_ID_BYTES_MAX,
+        ID_BYTES_MAX,
         GROUPS_MAX,
         DOUBTS_MAX,
         SEEN_MAX,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 
 from headrace.protocol import metadata_codec as codec
 from headrace.protocol.api_versions import APIS
@@ -39,7 +40,7 @@ topics = st.fixed_dictionaries(
 def kio_topic(served: Schema, fields: dict[str, Any]) -> Any:
     shown = tuple(
         served.make(
-            "MetadataResponsePartition",
+            MetadataResponsePartition,
             error_code=error,
             partition_index=index,
             leader_id=leader,
@@ -50,7 +51,7 @@ def kio_topic(served: Schema, fields: dict[str, Any]) -> Any:
         )
         for error, index, leader, epoch, replicas, in_sync, offline in fields["partitions"]
     )
-    return served.make("MetadataResponseTopic", **{**fields, "partitions": shown})
+    return served.make(MetadataResponseTopic, **{**fields, "partitions": shown})
 
 
 def own_topic(version: int, fields: dict[str, Any]) -> bytes:
@@ -79,7 +80,7 @@ def test_a_response_in_parts_is_the_whole_response(
     served = schema(METADATA, version)
     whole = served.response(
         brokers=tuple(
-            served.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=rack)
+            served.make(MetadataResponseBroker, node_id=node_id, host=host, port=port, rack=rack)
             for node_id, host, port, rack in agents
         ),
         cluster_id="cluster",

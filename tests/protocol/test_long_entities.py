@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.describe_log_dirs.v5.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol import long_entities
@@ -57,11 +62,11 @@ def log_dirs(shape: list[int], version: int) -> Any:
     """Return an answer to DescribeLogDirs with topics of so many partitions."""
     found = schema(ApiKey.DESCRIBE_LOG_DIRS, version)
     partition = found.make(
-        "DescribeLogDirsPartition", partition_index=7, partition_size=9, offset_lag=0, is_future_key=False
+        DescribeLogDirsPartition, partition_index=7, partition_size=9, offset_lag=0, is_future_key=False
     )
-    topics = tuple(found.make("DescribeLogDirsTopic", name="t", partitions=(partition,) * count) for count in shape)
+    topics = tuple(found.make(DescribeLogDirsTopic, name="t", partitions=(partition,) * count) for count in shape)
     result = found.make(
-        "DescribeLogDirsResult", error_code=ErrorCode.none, log_dir="d", topics=topics, total_bytes=-1, usable_bytes=-1,
+        DescribeLogDirsResult, error_code=ErrorCode.none, log_dir="d", topics=topics, total_bytes=-1, usable_bytes=-1,
         is_cordoned=False,
     )  # fmt: skip
     return found.response(error_code=ErrorCode.none, results=(result,))

@@ -73,7 +73,7 @@ async def test_tables_get_jobs_of_upkeep_and_those_that_are_stopped_get_none(wor
         await tables.follow(name)
     tables.catalog.set_property("a_stopped", PROGRESS, "")
     clock = ManualClock()
-    schedule = UpkeepSchedule(world.postgres.jobs, "test.headrace", 1_000, clock)
+    schedule = UpkeepSchedule(world.postgres.jobs, "test.headrace", lambda _: 1_000, clock)
     kinds = [kind.name for kind in schedule.kinds]
 
     async def jobs() -> list[tuple[str, str]]:

@@ -15,17 +15,19 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 
+from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.handler import READ_COMMITTED
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.offsets.joined_offsets import JoinedOffsets
 from headrace.agent.fetch.offsets.newest_record import newest_record
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
-from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopics
 from headrace.metastore.api.read import IndexApi, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol import typed
@@ -94,13 +96,13 @@ class ListOffsetsHandler:
 
     async def handle(self, request: Request) -> Response:
         """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
-        schema, entity = typed.decode(request)
+        schema, entity = typed.decode(request, ListOffsetsRequest)
         asked = [(topic.name, partition) for topic in entity.topics for partition in topic.partitions]
         committed = getattr(entity, "isolation_level", 0) == READ_COMMITTED
         found = iter(await self._find_all(asked, request.api_version, committed=committed))
         topics = tuple(
             schema.make(
-                "ListOffsetsTopicResponse",
+                ListOffsetsTopicResponse,
                 name=topic.name,
                 partitions=tuple(_partition_response(schema, p.partition_index, next(found)) for p in topic.partitions),
             )
@@ -108,7 +110,9 @@ class ListOffsetsHandler:
         )
         return typed.reply(request, schema.response(topics=topics))
 
-    async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int, *, committed: bool) -> list[Found]:
+    async def _find_all(
+        self, asked: Sequence[tuple[str, ListOffsetsPartition]], version: int, *, committed: bool
+    ) -> list[Found]:
         """One answer per requested partition, in order."""
         requested = [
             RequestedPartition(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked
@@ -224,9 +228,9 @@ def _without_opening(answer: OffsetAnswer) -> Found:
     return Found(offset=answer.offset, leader_epoch=answer.leader_epoch)
 
 
-def _partition_response(schema: typed.Schema, index: int, found: Found) -> Any:
+def _partition_response(schema: typed.Schema, index: int, found: Found) -> ListOffsetsPartitionResponse:
     return schema.make(
-        "ListOffsetsPartitionResponse",
+        ListOffsetsPartitionResponse,
         partition_index=index,
         error_code=ErrorCode(found.error),
         timestamp=found.timestamp,

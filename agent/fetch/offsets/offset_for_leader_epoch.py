@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
+from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderTopicResult
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import EpochEnd, EpochQuery
 from headrace.metastore.log.image import TopicImage
@@ -50,17 +52,17 @@ class OffsetForLeaderEpoch:
         self._metastore = metastore
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, OffsetForLeaderEpochRequest)
         asked = [(topic.topic, p) for topic in entity.topics for p in topic.partitions]
         requested = [RequestedPartition(name, p.partition, p.current_leader_epoch) for name, p in asked]
         found = iter(await self._find_all(requested, [p.leader_epoch for _, p in asked]))
         topics = tuple(
             schema.make(
-                "OffsetForLeaderTopicResult",
+                OffsetForLeaderTopicResult,
                 topic=topic.topic,
                 partitions=tuple(
                     schema.make(
-                        "EpochEndOffset",
+                        EpochEndOffset,
                         error_code=ErrorCode((one := next(found)).error),
                         partition=p.partition,
                         leader_epoch=one.leader_epoch,

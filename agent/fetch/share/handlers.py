@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from kio.schema.errors import ErrorCode
+from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
+from kio.schema.share_fetch.v2.request import ShareFetchRequest
 
+from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
 from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader
@@ -38,6 +40,7 @@ _ACQUIRE_MODES = (_BATCH_OPTIMIZED, _RECORD_LIMIT)
 HOLE_TURNS = 100
 """How many turns one request takes to pass offsets that have no record."""
 _RENEW = 4
+_ShareRequest = ShareFetchRequest | ShareAcknowledgeRequest
 _Acks = dict[ShareRef, list[tuple[int, int, bytes]]]
 
 
@@ -83,10 +86,10 @@ class ShareHandlers:
 
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
-        schema, entity = decode(request)
-        if refusal := self._refusal(entity, schema.version) or _why_no_renewal(entity):
+        schema, entity = decode(request, ShareFetchRequest)
+        if refusal := self._refusal(entity) or _why_no_renewal(entity):
             return refused(request, schema, *refusal)
-        acks = _acks(entity, "topics")
+        acks = _acks(entity)
         asked = [
             (topic.topic_id or _NO_ID, each.partition_index) for topic in entity.topics for each in topic.partitions
         ]
@@ -101,8 +104,7 @@ class ShareHandlers:
             return refused(request, schema, exchange.error, exchange.message)
         renews = getattr(entity, "is_renew_ack", False)
         turn = ShareTurn(
-            entity.group_id,
-            entity.member_id,
+            *_key(entity),
             max_records=0 if renews else max(entity.max_records, 0),
             max_wait_ms=max(int(entity.max_wait.total_seconds() * 1000), 0),
             takes_batches=getattr(entity, "share_acquire_mode", _BATCH_OPTIMIZED) == _BATCH_OPTIMIZED,
@@ -122,14 +124,14 @@ class ShareHandlers:
 
     async def acknowledge(self, request: Request) -> Response:
         """API key 79."""
-        schema, entity = decode(request)
-        if refusal := self._refusal(entity, schema.version):
+        schema, entity = decode(request, ShareAcknowledgeRequest)
+        if refusal := self._refusal(entity):
             return refused(request, schema, *refusal)
-        acks = _acks(entity, "topics")
+        acks = _acks(entity)
         exchange = self._sessions.acknowledge(request.connection, _key(entity), entity.share_session_epoch)
         if exchange.error:
             return refused(request, schema, exchange.error, exchange.message)
-        turn = ShareTurn(entity.group_id, entity.member_id)
+        turn = ShareTurn(*_key(entity))
         wanted = exchange._replace(wanted=exchange.wanted if exchange.closes else ())
         answer, parts = await self._serve(request, turn, wanted, acks, 0, ReplyClaim(request.connection.replies))
         if isinstance(answer, ErrorCode):
@@ -138,14 +140,14 @@ class ShareHandlers:
 
     # -- one turn
 
-    def _refusal(self, entity: Any, version: int) -> tuple[ErrorCode, str | None] | None:
+    def _refusal(self, entity: _ShareRequest) -> tuple[ErrorCode, str | None] | None:
         """Return why the request is refused in itself."""
         if not self._view.image.share_version:
             return ErrorCode.unsupported_version, None
         if not entity.group_id or not entity.member_id or "\0" in entity.group_id + entity.member_id:
             return ErrorCode.invalid_request, "a group id and a member id are needed"
-        if getattr(entity, "share_acquire_mode", 0) not in _ACQUIRE_MODES:
-            return ErrorCode.invalid_request, f"unknown acquire mode: {entity.share_acquire_mode}"
+        if (mode := getattr(entity, "share_acquire_mode", 0)) not in _ACQUIRE_MODES:
+            return ErrorCode.invalid_request, f"unknown acquire mode: {mode}"
         return None
 
     async def _serve(
@@ -290,15 +292,16 @@ def _judged(resolved: Resolved, code: int) -> Resolved:
     return resolved
 
 
-def _key(entity: Any) -> tuple[str, str]:
-    return entity.group_id, entity.member_id
+def _key(entity: _ShareRequest) -> tuple[str, str]:
+    """Return group and member; `_refusal` has found that both are there."""
+    return entity.group_id or "", entity.member_id or ""
 
 
 def _with(turn: ShareTurn, partitions: list[PartitionAsk], *, closes: bool) -> ShareTurn:
     return msgspec.structs.replace(turn, partitions=partitions, closes=closes)
 
 
-def _why_no_renewal(entity: Any) -> tuple[ErrorCode, str] | None:
+def _why_no_renewal(entity: ShareFetchRequest) -> tuple[ErrorCode, str] | None:
     """Return why a fetch that renews is refused: it reads nothing, and has to say so."""
     limits = (entity.max_records, entity.max_bytes, entity.min_bytes, entity.max_wait)
     if getattr(entity, "is_renew_ack", False) and any(limits):
@@ -310,10 +313,10 @@ def _may_renew(request: Request) -> bool:
     return bool(getattr(request.entity, "is_renew_ack", False))
 
 
-def _acks(entity: Any, topics: str) -> _Acks:
+def _acks(entity: _ShareRequest) -> _Acks:
     """Return the acknowledgements of a request; a partition that is named twice has those of both."""
     found: _Acks = {}
-    for topic in getattr(entity, topics):
+    for topic in entity.topics:
         for each in topic.partitions:
             for batch in each.acknowledgement_batches:
                 types = bytes(kind & 0xFF for kind in batch.acknowledge_types)

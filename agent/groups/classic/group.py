@@ -58,6 +58,8 @@ NO_LIMIT = 2**31 - 1
 class ClassicGroup:
     """One group: its requests, its deadlines, and what became of its saves."""
 
+    keeps_offsets = True
+
     def __init__(
         self, group_id: str, rng: random.Random, *, initial_rebalance_delay: float, max_size: int = NO_LIMIT
     ) -> None:
@@ -111,6 +113,10 @@ class ClassicGroup:
     @property
     def generation(self) -> int:
         return self._generation.number
+
+    def generation_by(self, topics: object) -> int:
+        """See CoordinatedGroup: its members watch the topics."""
+        return self.generation
 
     @property
     def protocol_type(self) -> str | None:
@@ -242,6 +248,9 @@ class ClassicGroup:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""
         self._rebalance.saved(now, revision, code)
         return self._outbox.drain()
+
+    def deleted(self) -> None:
+        """See CoordinatedGroup."""
 
     def close(self, code: ErrorCode) -> list[GroupEffect]:
         """This agent coordinates the group no more: every request that waits is refused with `code`."""

@@ -12,9 +12,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.join_group.v9.request import JoinGroupRequest
+from kio.schema.join_group.v9.response import JoinGroupResponseMember
+from kio.schema.leave_group.v2.request import LeaveGroupRequest as LeaveOfOneRequest
+from kio.schema.leave_group.v5.request import LeaveGroupRequest
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
 from headrace.agent.groups.group_values import (
@@ -25,7 +31,8 @@ from headrace.agent.groups.group_values import (
     MemberRef,
     SyncRequest,
 )
-from headrace.agent.groups.names import client_host, is_legal_group_id, storable
+from headrace.agent.groups.names import client_host, is_legal_group_id
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -48,7 +55,7 @@ class JoinGroup:
         self._in_force = in_force
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, JoinGroupRequest)
         if not is_legal_group_id(entity.group_id):
             answer = JoinAnswer(ErrorCode.invalid_group_id, entity.member_id)
         elif not storable(entity.protocol_type):
@@ -61,7 +68,7 @@ class JoinGroup:
                 group, member = shown(entity.group_id), shown(answer.member_id)
                 logger.info("member joined: group=%s member=%s reason=%r", group, member, shown(reason))
         members = tuple(
-            schema.make("JoinGroupResponseMember", member_id=m[0], group_instance_id=m[1], metadata=m[2])
+            schema.make(JoinGroupResponseMember, member_id=m[0], group_instance_id=m[1], metadata=m[2])
             for m in answer.members
         )
         protocol_name = answer.protocol_name
@@ -85,7 +92,7 @@ class JoinGroup:
         return shortest <= session_timeout <= timedelta(milliseconds=settings.group_max_session_timeout_ms)
 
 
-def _join_request(request: Request, entity: Any) -> JoinRequest:
+def _join_request(request: Request, entity: JoinGroupRequest) -> JoinRequest:
     session_timeout = entity.session_timeout.total_seconds()
     rebalance_timeout = getattr(entity, "rebalance_timeout", entity.session_timeout).total_seconds()
     return JoinRequest(
@@ -101,7 +108,7 @@ def _join_request(request: Request, entity: Any) -> JoinRequest:
     )
 
 
-def _sync_refusal(request: Request, entity: Any) -> ErrorCode:
+def _sync_refusal(request: Request, entity: SyncGroupRequest) -> ErrorCode:
     """Return why a SyncGroup is refused: from version 5 on a member names protocol type and protocol (KIP-559)."""
     if not is_legal_group_id(entity.group_id):
         return ErrorCode.invalid_group_id
@@ -117,7 +124,7 @@ class SyncGroup:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, SyncGroupRequest)
         if (code := _sync_refusal(request, entity)) is not ErrorCode.none:
             refusal = schema.response(
                 error_code=code,
@@ -150,7 +157,7 @@ class Heartbeat:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, HeartbeatRequest)
         code = ErrorCode.invalid_group_id
         if is_legal_group_id(entity.group_id):
             code = await self._coordinator.heartbeat(entity.group_id, _member(entity))
@@ -164,12 +171,12 @@ class LeaveGroup:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, LeaveGroupRequest)
         several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
         leaving = (
             [MemberRef(each.member_id, each.group_instance_id) for each in entity.members]
             if several
-            else [MemberRef(entity.member_id)]
+            else [MemberRef(decode(request, LeaveOfOneRequest)[1].member_id)]
         )
         if not is_legal_group_id(entity.group_id):
             return reply(request, _left(schema, ErrorCode.invalid_group_id))
@@ -181,7 +188,7 @@ class LeaveGroup:
             return reply(request, _left(schema, departures[0].code))
         members = tuple(
             schema.make(
-                "MemberResponse",
+                MemberResponse,
                 member_id=departure.member.member_id,
                 group_instance_id=departure.member.instance_id,
                 error_code=departure.code,
@@ -191,7 +198,7 @@ class LeaveGroup:
         return reply(request, _left(schema, ErrorCode.none, members))
 
 
-def _log_reasons(entity: Any, departures: Sequence[Departure]) -> None:
+def _log_reasons(entity: LeaveGroupRequest, departures: Sequence[Departure]) -> None:
     """One line for the members that left and said why, with the first of them."""
     named = zip(getattr(entity, "members", ()), departures, strict=False)
     leaving = [each for each, departure in named if departure.code is ErrorCode.none and getattr(each, "reason", None)]
@@ -200,9 +207,9 @@ def _log_reasons(entity: Any, departures: Sequence[Departure]) -> None:
         logger.info("members left: group=%s members=%d first=%s reason=%r", group, len(leaving), member, reason)
 
 
-def _left(schema: Schema, code: ErrorCode, members: tuple[Any, ...] = ()) -> Any:
-    return schema.response(error_code=code, members=members)
+def _left(schema: Schema, code: ErrorCode, members: tuple[MemberResponse, ...] = ()) -> LeaveGroupResponse:
+    return schema.make(LeaveGroupResponse, error_code=code, members=members)
 
 
-def _member(entity: Any) -> MemberRef:
+def _member(entity: HeartbeatRequest | SyncGroupRequest) -> MemberRef:
     return MemberRef(entity.member_id, getattr(entity, "group_instance_id", None), entity.generation_id)

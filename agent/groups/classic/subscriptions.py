@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-CONSUMER = "consumer"
+from headrace.agent.groups.group_values import CONSUMER
 
 
 def subscribed_topics(protocol_type: str | None, metadata: Iterable[bytes | None]) -> frozenset[str] | None:

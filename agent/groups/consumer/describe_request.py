@@ -6,9 +6,7 @@ Source: Kafka's message schemas, KIP-848, KIP-1099 (member type).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from kio.schema.consumer_group_describe.v1.response import Assignment, DescribedGroup, Member, TopicPartitions
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.administration import GroupAdministration
@@ -16,20 +14,20 @@ from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.members.describe_request import DescribeHandler
-from headrace.metastore.log.image import TopicImage
+from headrace.agent.groups.members.describe_request import DescribeHandler, fields_of
+from headrace.agent.groups.members.partitions import assignment
 from headrace.protocol.typed import Schema
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-class ConsumerGroupDescribe(DescribeHandler[ConsumerGroup, ConsumerMember]):
+class ConsumerGroupDescribe(DescribeHandler[ConsumerGroup, ConsumerMember, DescribedGroup]):
     """Describe groups of KIP-848 and their members."""
 
     def __init__(
         self, groups: HeldGroups, consumer_groups: ConsumerGroups, administration: GroupAdministration
     ) -> None:
-        super().__init__(ConsumerGroup, administration)
+        super().__init__(ConsumerGroup, DescribedGroup, administration)
         self._groups, self._consumer_groups = groups, consumer_groups
 
     async def _find(self, group_id: str) -> Held | ErrorCode:
@@ -40,16 +38,18 @@ class ConsumerGroupDescribe(DescribeHandler[ConsumerGroup, ConsumerMember]):
         found = await super()._find(group_id)
         return found if isinstance(found, Held) else ErrorCode.group_id_not_found
 
-    def _topics(self) -> Mapping[int, TopicImage]:
-        return self._consumer_groups.topics.topics().by_number
-
     def _assignor(self, group: ConsumerGroup) -> str:
         return group.target.assignor(group.roster)
 
-    def _own_fields(self, schema: Schema, group: ConsumerGroup, member: ConsumerMember) -> Mapping[str, Any]:
-        return {
-            "instance_id": member.instance_id,
-            "subscribed_topic_regex": member.topic_pattern or "",
-            "target_assignment": self._assignment(schema, group.target.of(member.member_id)),
-            "member_type": _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
-        }
+    def _member(self, schema: Schema, group: ConsumerGroup, member: ConsumerMember) -> Member:
+        topics = self._consumer_groups.topics.topics().by_number
+        target = group.target.of(member.member_id)
+        return schema.make(
+            Member,
+            **fields_of(member),
+            instance_id=member.instance_id,
+            subscribed_topic_regex=member.topic_pattern or "",
+            assignment=assignment(schema, Assignment, TopicPartitions, topics, member.assigned),
+            target_assignment=assignment(schema, Assignment, TopicPartitions, topics, target),
+            member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+        )

@@ -26,13 +26,13 @@ from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
+from headrace.agent.groups.coordinated import FIRST_COMMIT_WITH_MEMBER_EPOCH
 from headrace.agent.groups.group_values import GroupEffect, MemberRef
 from headrace.agent.groups.members.member_group import MemberGroup
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, MemberHeartbeatAnswer
 from headrace.metastore.api.groups import GroupKind, ParentPosition
 from headrace.metastore.log.image import MetadataImage
 
-FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 LOOK_SECONDS = 1.0
 """Least number of seconds between two looks at a group's positions in partitions that are split in two."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import random
 import uuid
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
+from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+from kio.schema.consumer_group_heartbeat.v1.response import Assignment, TopicPartitions
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
@@ -23,14 +23,15 @@ from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, faults_in_ids, first_fault
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, MemberHeartbeatAnswer
+from headrace.agent.groups.members.partitions import Partitions, assignment
 from headrace.agent.groups.names import client_host
-from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import ANONYMOUS, Request
+from headrace.protocol.typed import Schema
 
 _FIRST_WITH_OWN_MEMBER_ID = 1
 
 
-class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerHeartbeat]):
+class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerGroupHeartbeatRequest, ConsumerHeartbeat]):
     """Serve heartbeats of members of a KIP-848 group."""
 
     def __init__(
@@ -42,10 +43,10 @@ class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerHeartbeat]):
         keeps_principals: bool = False,
     ) -> None:
         """`keeps_principals`: ACLs are enforced, and say which topics a member's pattern matches."""
-        super().__init__(groups, consumer_groups)
+        super().__init__(ConsumerGroupHeartbeatRequest, groups, consumer_groups)
         self._consumer_groups, self._rng, self._keeps_principals = consumer_groups, rng, keeps_principals
 
-    def _refusal(self, entity: Any, version: int) -> MemberHeartbeatAnswer | None:
+    def _refusal(self, entity: ConsumerGroupHeartbeatRequest, version: int) -> MemberHeartbeatAnswer | None:
         code, message = ErrorCode.invalid_request, _fault(entity, version)
         if message is None and entity.server_assignor not in (None, *self._consumer_groups.rules.assignors):
             code = ErrorCode.unsupported_assignor
@@ -58,7 +59,7 @@ class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerHeartbeat]):
             message = f"SubscribedTopicRegex {pattern[:100]!r} is not a valid regular expression (RE2), or too large."
         return None if message is None else MemberHeartbeatAnswer(code, entity.member_id, message=message)
 
-    def _heartbeat(self, request: Request, entity: Any) -> ConsumerHeartbeat:
+    def _heartbeat(self, request: Request, entity: ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
         timeout, names, owned = entity.rebalance_timeout, entity.subscribed_topic_names, entity.topic_partitions
         no_topic = uuid.UUID(int=0)
         return ConsumerHeartbeat(
@@ -79,14 +80,15 @@ class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerHeartbeat]):
     def _new_member_id(self) -> str:
         return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
 
-    def _topics(self) -> Mapping[int, TopicImage]:
-        return self._consumer_groups.topics.topics().by_number
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Assignment:
+        topics = self._consumer_groups.topics.topics().by_number
+        return assignment(schema, Assignment, TopicPartitions, topics, partitions)
 
     def _interval(self, group_id: str) -> float:
         return self._consumer_groups.times(group_id).heartbeat_interval
 
 
-def _fault(entity: Any, version: int) -> str | None:
+def _fault(entity: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
     """Return what is wrong with the request in itself."""
     joins = entity.member_epoch == JOIN_EPOCH
     names, pattern = entity.subscribed_topic_names, getattr(entity, "subscribed_topic_regex", None)

@@ -16,7 +16,7 @@ from typing import Any
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, MemberState, pattern_of
 from headrace.agent.groups.group_values import MemberProtocol
-from headrace.agent.groups.members.member import PARTITION_BYTES, GroupMember, sent_or
+from headrace.agent.groups.members.member import PARTITION_BYTES, GroupMember
 from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.agent.limits.client_memory import text_bytes
 
@@ -75,12 +75,16 @@ class ConsumerMember(GroupMember[ConsumerHeartbeat]):
         partitions = PARTITION_BYTES * (len(self.to_revoke) + len(self.since))
         return GroupMember.size_bytes(self) + texts + partitions + protocols
 
+    def updated_by(self, request: ConsumerHeartbeat) -> ConsumerMember:
+        """See GroupMember. It speaks the consumer protocol from now on."""
+        updated = GroupMember.updated_by(self, request)
+        return updated if updated.classic is None else replace(updated, classic=None)
+
     def _said_by(self, request: ConsumerHeartbeat) -> dict[str, Any]:
         return GroupMember._said_by(self, request) | {
-            "rebalance_timeout": sent_or(request.rebalance_timeout, self.rebalance_timeout),
-            "topic_pattern": sent_or(request.topic_pattern, self.topic_pattern),
-            "assignor": sent_or(request.assignor, self.assignor),
-            "classic": None,
+            "rebalance_timeout": request.rebalance_timeout,
+            "topic_pattern": request.topic_pattern,
+            "assignor": request.assignor,
             "principal": request.principal,
         }
 

@@ -61,7 +61,7 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
     ) -> ConsumerMember:
         """Take the member's new wishes in and bring it one step on; `before`: as it was known, None for a new one."""
         subscribed_as_before = before is not None and before.subscribes_as(member)
-        if before is None or member != before:
+        if member is not before and member != before:
             self.put(member)
         topics = self.topics(self.roster.patterns)
         if self.target.refresh(self.roster, topics, changed=not subscribed_as_before):
@@ -75,7 +75,7 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
             owned=owned,
             held_by_others=lambda partition: self.roster.holder(partition) not in (None, member.member_id),
         )
-        if after != member:
+        if after is not member and after != member:
             self.put(after)
             self._watch_revocation(now, after)
         return after

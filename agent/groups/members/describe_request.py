@@ -9,47 +9,41 @@ Source: Kafka's message schemas.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
-from headrace.agent.groups.admin_requests import GROUP_OPERATIONS, undescribed
-from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.administration import GROUP_OPERATIONS, GroupAdministration
 from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.member_group import MemberGroup
-from headrace.agent.groups.members.partitions import Partitions, assignment
 from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
 G = TypeVar("G", bound=MemberGroup[Any, Any])
 M = TypeVar("M", bound=GroupMember[Any])
+D = TypeVar("D")
 
 
-class DescribeHandler(ABC, Generic[G, M]):
+class DescribeHandler(ABC, Generic[G, M, D]):
     """Describe groups of one kind and their members."""
 
-    def __init__(self, group_type: type[G], administration: GroupAdministration) -> None:
-        self._group_type, self._administration = group_type, administration
+    def __init__(self, group_type: type[G], message: type[D], administration: GroupAdministration) -> None:
+        """`message`: the class of what the answer says of a group."""
+        self._group_type, self._message, self._administration = group_type, message, administration
 
     # -- what differs
-
-    @abstractmethod
-    def _topics(self) -> Mapping[int, TopicImage]:
-        """The newest topics by number."""
 
     @abstractmethod
     def _assignor(self, group: G) -> str:
         """The name of the assignor that the group uses."""
 
     @abstractmethod
-    def _own_fields(self, schema: Schema, group: G, member: M) -> Mapping[str, Any]:
-        """Fields of a member that not all kinds have."""
+    def _member(self, schema: Schema, group: G, member: M) -> object:
+        """What the answer says of a member: `fields_of`, and what not all kinds have."""
 
     def _is_offered(self) -> bool:
         """Whether there may be groups of this kind; UNSUPPORTED_VERSION if not."""
@@ -66,7 +60,7 @@ class DescribeHandler(ABC, Generic[G, M]):
         operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
         names = list(dict.fromkeys(entity.group_ids))  # each once: an answer is much longer than a name
         if not self._is_offered():
-            refused = tuple(undescribed(schema, name, ErrorCode.unsupported_version) for name in names)
+            refused = tuple(self._undescribed(schema, name, ErrorCode.unsupported_version) for name in names)
             return reply(request, schema.response(groups=refused))
         slices = WorkSlices()
         unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
@@ -74,25 +68,25 @@ class DescribeHandler(ABC, Generic[G, M]):
         for name in names:
             await self._administration.elect(name, slices)
             groups.append(
-                undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+                self._undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
                 if name in unknown
                 else await self._describe(schema, name, operations)
             )
         return reply(request, schema.response(groups=tuple(groups)))
 
-    async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
+    async def _describe(self, schema: Schema, group_id: str, operations: int) -> D:
         if not is_legal_group_id(group_id):
-            return undescribed(schema, group_id, ErrorCode.invalid_group_id)
+            return self._undescribed(schema, group_id, ErrorCode.invalid_group_id)
         held = await self._find(group_id)
         if isinstance(held, ErrorCode):
             message = f"Group {group_id} not found." if held is ErrorCode.group_id_not_found else None
-            return undescribed(schema, group_id, held, message)
+            return self._undescribed(schema, group_id, held, message)
         group = held.group
         if not isinstance(group, self._group_type):
             message = f"Group {group_id} is not a {self._group_type.kind.value} group."
-            return undescribed(schema, group_id, ErrorCode.group_id_not_found, message)
+            return self._undescribed(schema, group_id, ErrorCode.group_id_not_found, message)
         return schema.make(
-            "DescribedGroup",
+            self._message,
             error_code=ErrorCode.none,
             error_message=None,
             group_id=group_id,
@@ -104,18 +98,29 @@ class DescribeHandler(ABC, Generic[G, M]):
             authorized_operations=operations,
         )
 
-    def _member(self, schema: Schema, group: G, member: M) -> Any:
+    def _undescribed(self, schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> D:
+        """Return why a group is not described."""
         return schema.make(
-            "Member",
-            member_id=member.member_id,
-            rack_id=member.rack_id,
-            member_epoch=member.epoch,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            subscribed_topic_names=tuple(sorted(member.topic_names)),
-            assignment=self._assignment(schema, member.assigned),
-            **self._own_fields(schema, group, member),
+            self._message,
+            error_code=code,
+            error_message=message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=0,
+            assignment_epoch=0,
+            assignor_name="",
+            members=(),
+            authorized_operations=NOT_ASKED,
         )
 
-    def _assignment(self, schema: Schema, partitions: Partitions) -> Any:
-        return assignment(schema, self._topics(), partitions, with_names=True)
+
+def fields_of(member: GroupMember[Any]) -> dict[str, object]:
+    """What the answers say of a member of any kind, but for its assignment."""
+    return {
+        "member_id": member.member_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": tuple(sorted(member.topic_names)),
+    }

@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.members.member_group import MemberGroup
@@ -37,7 +36,7 @@ H = TypeVar("H", bound=MemberHeartbeat)
 
 def is_blank(held: Held) -> bool:
     """Return whether nothing is known of the group in memory: it was restored from no record, and has no members."""
-    return isinstance(held.group, ClassicGroup) and held.group.is_idle() and held.group.protocol_type is None
+    return held.group.protocol_type is None and held.group.is_idle()
 
 
 class HeartbeatCoordinator(ABC, Generic[G, H]):

@@ -18,7 +18,6 @@ from headrace.agent.groups.members.partitions import NOTHING, Partitions
 from headrace.agent.limits.client_memory import text_bytes
 
 H = TypeVar("H", bound=MemberHeartbeat)
-T = TypeVar("T")
 PARTITION_BYTES = 64
 _NAME_BYTES = 16
 """Bytes of a name or a partition in a set, besides the text of a name."""
@@ -69,17 +68,19 @@ class GroupMember(Generic[H]):
         return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
 
     def updated_by(self, request: H) -> Self:
-        """Return the member with what its heartbeat changes; an equal member if that is nothing."""
-        return replace(self, **self._said_by(request))
+        """Return the member with what its heartbeat changes; itself if that is nothing, as in most of them."""
+        said = self._said_by(request).items()
+        changed = {name: value for name, value in said if value is not None and value != getattr(self, name)}
+        return replace(self, **changed) if changed else self
 
     def _said_by(self, request: H) -> dict[str, Any]:
-        """The fields that a heartbeat says, as they are with it."""
+        """The fields that a heartbeat says; None: not sent."""
         return {
-            "instance_id": sent_or(request.instance_id, self.instance_id),
-            "rack_id": sent_or(request.rack_id, self.rack_id),
+            "instance_id": request.instance_id,
+            "rack_id": request.rack_id,
             "client_id": request.client_id,
             "client_host": request.client_host,
-            "topic_names": sent_or(request.topic_names, self.topic_names),
+            "topic_names": request.topic_names,
         }
 
     def back_as(self, member_id: str) -> Self:
@@ -89,8 +90,3 @@ class GroupMember(Generic[H]):
     def gone_for_a_while(self) -> Self:
         """A static member that left and means to come back."""
         return replace(self, epoch=LEAVE_FOR_A_WHILE_EPOCH)
-
-
-def sent_or(sent: T | None, known: T) -> T:
-    """Return what a heartbeat says, or else what is known."""
-    return known if sent is None else sent

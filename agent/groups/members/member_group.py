@@ -37,6 +37,7 @@ class MemberGroup(ABC, Generic[M, H]):
 
     kind: GroupKind
     protocol_type: str | None
+    keeps_offsets = True
 
     def __init__(self, group_id: str, membership: GroupMembership[M]) -> None:
         self.group_id = group_id
@@ -128,6 +129,10 @@ class MemberGroup(ABC, Generic[M, H]):
         """
         return self.target.is_judged_by(topics)
 
+    def generation_by(self, topics: object) -> int | None:
+        """See CoordinatedGroup."""
+        return self.target.group_epoch if self.judges_by(topics) else None
+
     def tick(self, now: float) -> list[GroupEffect]:
         """Late members are given up; the others learn of it as they heartbeat."""
         self._membership.remove_late(now)
@@ -155,6 +160,9 @@ class MemberGroup(ABC, Generic[M, H]):
     def close(self, code: ErrorCode) -> list[GroupEffect]:
         """Requests that wait are refused with `code`; nothing is stored any more."""
         return self._membership.close(code)
+
+    def deleted(self) -> None:
+        """See CoordinatedGroup."""
 
     def restore(self, now: float, record: GroupRecord) -> None:
         """Continue where the last coordinator was: the same epochs and assignments, new sessions."""

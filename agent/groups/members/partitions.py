@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.typed import Schema
 
+A = TypeVar("A")
 Partitions = frozenset[int]
 """A set of partition keys (metastore/keys.py)."""
 NOTHING: Partitions = frozenset()
@@ -35,16 +36,18 @@ def from_topics(topics: Mapping[int, list[int]]) -> Partitions:
 
 
 def assignment(
-    schema: Schema, topics: Mapping[int, TopicImage], partitions: Partitions, *, with_names: bool = False
-) -> Any:
-    """Return the Assignment of an answer. `topics` by number: what was just deleted is left out."""
+    schema: Schema, message: type[A], topic: type, topics: Mapping[int, TopicImage], partitions: Partitions
+) -> A:
+    """Return the assignment of an answer, and its topics, in classes of the API. `topics` by number: what was just
+    deleted is left out.
+    """
     return schema.make(
-        "Assignment",
+        message,
         topic_partitions=tuple(
             schema.make(
-                "TopicPartitions",
+                topic,
                 topic_id=topics[number].topic_id,
-                **({"topic_name": topics[number].name} if with_names else {}),
+                topic_name=topics[number].name,
                 partitions=tuple(indexes),
             )
             for number, indexes in by_topic(partitions).items()

@@ -9,16 +9,20 @@ Source: Kafka's message schemas, KIP-848 (topic ids).
 
 from __future__ import annotations
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v10.request import OffsetCommitRequest
+from kio.schema.offset_commit.v10.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
-from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.groups.offsets.topics import name_or_id, resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -35,9 +39,9 @@ class OffsetCommit:
         self._in_force = in_force
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, OffsetCommitRequest)
         by_id = request.api_version >= _FIRST_BY_ID
-        topics = await resolve(self._cluster, entity.topics, by_id=by_id)
+        topics = await resolve(self._cluster, (name_or_id(topic, by_id=by_id) for topic in entity.topics), by_id=by_id)
         commit = JudgedOffsets.of(topics, entity, self._in_force.current().offset_metadata_max_bytes, by_id=by_id)
         stored: StoredOffsets | ErrorCode = ErrorCode.invalid_group_id
         if storable(entity.group_id):
@@ -49,19 +53,19 @@ class OffsetCommit:
         return reply(request, _response(schema, entity, commit.codes))
 
 
-def _response(schema: Schema, entity: Any, codes: list[ErrorCode]) -> Any:
+def _response(schema: Schema, entity: OffsetCommitRequest, codes: list[ErrorCode]) -> OffsetCommitResponse:
     """`codes` in the order of the request's partitions."""
     each = iter(codes)
     topics = tuple(
         schema.make(
-            "OffsetCommitResponseTopic",
+            OffsetCommitResponseTopic,
             name=getattr(topic, "name", None),
             topic_id=getattr(topic, "topic_id", None),
             partitions=tuple(
-                schema.make("OffsetCommitResponsePartition", partition_index=p.partition_index, error_code=next(each))
+                schema.make(OffsetCommitResponsePartition, partition_index=p.partition_index, error_code=next(each))
                 for p in topic.partitions
             ),
         )
         for topic in entity.topics
     )
-    return schema.response(topics=topics)
+    return schema.make(OffsetCommitResponse, topics=topics)

@@ -11,18 +11,27 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest as OneGroupRequest
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequestTopic
+from kio.schema.offset_fetch.v7.response import OffsetFetchResponsePartition, OffsetFetchResponseTopic
+from kio.schema.offset_fetch.v10.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.offset_fetch.v10.response import (
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve, topic_by_number
+from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key
@@ -31,6 +40,9 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError
 
+_AskedTopic = OffsetFetchRequestTopic | OffsetFetchRequestTopics
+T = TypeVar("T")
+P = TypeVar("P")
 _FIRST_BY_ID = 10
 _FIRST_OF_SEVERAL_GROUPS = 8
 _FIRST_WITH_GROUP_ERROR = 2
@@ -59,42 +71,53 @@ class OffsetFetch:
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        if request.api_version < _FIRST_OF_SEVERAL_GROUPS:
+            return await self._of_one_group(request)
+        schema, entity = decode(request, OffsetFetchRequest)
+        groups, slices = [], WorkSlices()
+        for group in entity.groups:
+            await elect(self._cluster.routes, group.group_id, slices)
+            groups.append(await self._group(schema, group, slices, stable=entity.require_stable))
+        return reply(request, schema.response(groups=tuple(groups)))
+
+    async def _of_one_group(self, request: Request) -> Response:
+        schema, entity = decode(request, OneGroupRequest)
         stable, slices = getattr(entity, "require_stable", False), WorkSlices()
-        if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
-            groups = []
-            for group in entity.groups:
-                await elect(self._cluster.routes, group.group_id, slices)
-                groups.append(await self._group(schema, group, slices, stable=stable))
-            return reply(request, schema.response(groups=tuple(groups)))
         code, topics = await self._fetch(entity.group_id, entity.topics, None, slices, by_id=False, stable=stable)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
                 _Topic(t.name, None, [_PartitionAnswer(i, None, code) for i in t.partition_indexes])
-                for t in entity.topics
+                for t in entity.topics or ()
             ]
         response = schema.response(
-            topics=await _rendered(schema, topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition", slices),
+            topics=await _rendered(schema, topics, OffsetFetchResponseTopic, OffsetFetchResponsePartition, slices),
             error_code=code,
         )
         return reply(request, response)
 
-    async def _group(self, schema: Schema, group: Any, slices: WorkSlices, *, stable: bool) -> Any:
+    async def _group(
+        self, schema: Schema, group: OffsetFetchRequestGroup, slices: WorkSlices, *, stable: bool
+    ) -> OffsetFetchResponseGroup:
         by_id = schema.version >= _FIRST_BY_ID
         code, topics = await self._fetch(
             group.group_id, group.topics, _member(group), slices, by_id=by_id, stable=stable
         )
         return schema.make(
-            "OffsetFetchResponseGroup",
+            OffsetFetchResponseGroup,
             group_id=group.group_id,
-            topics=await _rendered(
-                schema, topics, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions", slices
-            ),
+            topics=await _rendered(schema, topics, OffsetFetchResponseTopics, OffsetFetchResponsePartitions, slices),
             error_code=code,
         )
 
     async def _fetch(
-        self, group_id: str, asked: Any, member: MemberRef | None, slices: WorkSlices, *, by_id: bool, stable: bool
+        self,
+        group_id: str,
+        asked: Sequence[_AskedTopic] | None,
+        member: MemberRef | None,
+        slices: WorkSlices,
+        *,
+        by_id: bool,
+        stable: bool,
     ) -> tuple[ErrorCode, list[_Topic]]:
         if not storable(group_id):
             return ErrorCode.invalid_group_id, []
@@ -103,17 +126,19 @@ class OffsetFetch:
         return await self._fetch_some(group_id, asked, member, by_id=by_id, stable=stable)
 
     async def _fetch_some(
-        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool, stable: bool
+        self, group_id: str, asked: Sequence[_AskedTopic], member: MemberRef | None, *, by_id: bool, stable: bool
     ) -> tuple[ErrorCode, list[_Topic]]:
-        topics = await resolve(self._cluster, asked, by_id=by_id)
+        topics = await resolve(self._cluster, (name_or_id(topic, by_id=by_id) for topic in asked), by_id=by_id)
         if not by_id and topics.missing is ErrorCode.unknown_topic_or_partition:
             missing = ErrorCode.none  # by name, Kafka says of an unknown topic that nothing was committed
         else:
             missing = topics.missing
-        wanted: list[tuple[Any, list[tuple[int, int | None]], ErrorCode]] = []
+        wanted: list[tuple[_AskedTopic, list[tuple[int, int | None]], ErrorCode]] = []
         for topic in asked:
             found = topics.found.get(name_or_id(topic, by_id=by_id))
-            keys = [(index, found.key(index) if found else None) for index in topic.partition_indexes]
+            keys: list[tuple[int, int | None]] = [
+                (index, found.key(index) if found else None) for index in topic.partition_indexes
+            ]
             wanted.append((topic, keys, ErrorCode.none if found else missing))
         stored = await self._offsets.fetch(
             group_id, sorted({key for _, keys, _ in wanted for _, key in keys if key is not None}), member
@@ -172,18 +197,18 @@ def _answer(index: int, stored: CommittedOffset | None, code: ErrorCode, *, stab
     return _PartitionAnswer(index, stored, code)
 
 
-def _member(group: Any) -> MemberRef | None:
+def _member(group: OffsetFetchRequestGroup) -> MemberRef | None:
     """Return who asks, where the group's protocol wants that checked (version 9 on); an admin says nothing."""
     member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     return MemberRef(member_id or "", None, member_epoch) if member_id or member_epoch >= 0 else None
 
 
 async def _rendered(
-    schema: Schema, topics: list[_Topic], topic_class: str, partition_class: str, slices: WorkSlices
-) -> tuple[Any, ...]:
+    schema: Schema, topics: list[_Topic], topic_class: type[T], partition_class: type[P], slices: WorkSlices
+) -> tuple[T, ...]:
     """The classes' names differ between versions."""
 
-    def shown(partition: _PartitionAnswer) -> Any:
+    def shown(partition: _PartitionAnswer) -> P:
         stored = partition.stored
         return schema.make(
             partition_class,

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.group import FIRST_COMMIT_WITH_MEMBER_EPOCH
-from headrace.agent.groups.coordinated import CoordinatedGroup
+from headrace.agent.groups.coordinated import FIRST_COMMIT_WITH_MEMBER_EPOCH, CoordinatedGroup
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v10.request import OffsetCommitRequest, OffsetCommitRequestPartition
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition
 
 from headrace.agent.groups.offsets.topics import NameOrId, ResolvedTopics, name_or_id
 from headrace.metastore.api.groups import CommittedOffset
 
+_CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
+_CommittedPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 StoredOffsets = Sequence[bool | ErrorCode]
 """The outcome of each offset: whether it was stored (False: its partition is gone), or why it was refused."""
 
@@ -29,7 +33,14 @@ class JudgedOffsets:
     """Indexes into `codes` of each of `offsets`."""
 
     @classmethod
-    def of(cls, topics: ResolvedTopics, entity: Any, metadata_max_bytes: int, *, by_id: bool = False) -> Self:
+    def of(
+        cls,
+        topics: ResolvedTopics,
+        entity: OffsetCommitRequest | TxnOffsetCommitRequest,
+        metadata_max_bytes: int,
+        *,
+        by_id: bool = False,
+    ) -> Self:
         """Read the offsets of a request with an array `topics`."""
         judged = cls()
         for topic in entity.topics:
@@ -56,7 +67,10 @@ class JudgedOffsets:
 
 
 def _judge(
-    topics: ResolvedTopics, wanted: NameOrId, partition: Any, metadata_max_bytes: int
+    topics: ResolvedTopics,
+    wanted: NameOrId,
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    metadata_max_bytes: int,
 ) -> CommittedOffset | ErrorCode:
     topic = topics.found.get(wanted)
     if topic is None:

@@ -39,9 +39,9 @@ def name_or_id(topic: Any, *, by_id: bool) -> NameOrId:
     return (topic.topic_id or _NO_ID) if by_id else topic.name
 
 
-async def resolve(cluster: ClusterView, asked: Iterable[Any], *, by_id: bool) -> ResolvedTopics:
-    """Resolve the topics of a request, by name or by id."""
-    wanted = {name_or_id(topic, by_id=by_id) for topic in asked}
+async def resolve(cluster: ClusterView, asked: Iterable[NameOrId], *, by_id: bool) -> ResolvedTopics:
+    """Resolve the topics of a request, all by name or all by id."""
+    wanted = set(asked)
     found = _lookup(cluster.image, wanted)
     missing = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
     if len(found) < len(wanted):

@@ -8,16 +8,21 @@ Source: Kafka's message schemas; KIP-98, KIP-447, KIP-890.
 
 from __future__ import annotations
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+from kio.schema.txn_offset_commit.v5.response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.names import is_legal_group_id, storable
+from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets, PendingCommit
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.limits.stored_ids import storable
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
@@ -36,13 +41,15 @@ class TxnOffsetCommit:
         self._in_force = in_force
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        topics = await resolve(self._cluster, entity.topics, by_id=False)
+        schema, entity = decode(request, TxnOffsetCommitRequest)
+        topics = await resolve(self._cluster, (topic.name for topic in entity.topics), by_id=False)
         judged = JudgedOffsets.of(topics, entity, self._in_force.current().offset_metadata_max_bytes)
         judged.settle(await self._store(entity, judged, request.api_version), ErrorCode.unknown_topic_or_partition)
         return reply(request, _response(schema, entity, judged.codes))
 
-    async def _store(self, entity: Any, judged: JudgedOffsets, version: int) -> StoredOffsets | ErrorCode:
+    async def _store(
+        self, entity: TxnOffsetCommitRequest, judged: JudgedOffsets, version: int
+    ) -> StoredOffsets | ErrorCode:
         if not is_legal_group_id(entity.group_id):
             return ErrorCode.invalid_group_id
         if not entity.transactional_id or not storable(entity.transactional_id):
@@ -61,20 +68,18 @@ class TxnOffsetCommit:
         return await self._offsets.commit_pending(entity.group_id, member, judged.offsets, pending)
 
 
-def _response(schema: Schema, entity: Any, codes: list[ErrorCode]) -> Any:
+def _response(schema: Schema, entity: TxnOffsetCommitRequest, codes: list[ErrorCode]) -> TxnOffsetCommitResponse:
     """`codes` in the order of the request's partitions."""
     each = iter(codes)
     topics = tuple(
         schema.make(
-            "TxnOffsetCommitResponseTopic",
+            TxnOffsetCommitResponseTopic,
             name=topic.name,
             partitions=tuple(
-                schema.make(
-                    "TxnOffsetCommitResponsePartition", partition_index=p.partition_index, error_code=next(each)
-                )
+                schema.make(TxnOffsetCommitResponsePartition, partition_index=p.partition_index, error_code=next(each))
                 for p in topic.partitions
             ),
         )
         for topic in entity.topics
     )
-    return schema.response(topics=topics)
+    return schema.make(TxnOffsetCommitResponse, topics=topics)

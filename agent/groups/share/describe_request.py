@@ -6,37 +6,38 @@ Source: Kafka's message schemas, KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from kio.schema.share_group_describe.v1.response import Assignment, DescribedGroup, Member, TopicPartitions
 
 from headrace.agent.groups.administration import GroupAdministration
-from headrace.agent.groups.members.describe_request import DescribeHandler
+from headrace.agent.groups.members.describe_request import DescribeHandler, fields_of
+from headrace.agent.groups.members.partitions import assignment
 from headrace.agent.groups.share.assignor import NAME
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_values import ShareMember
-from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.typed import Schema
 
 
-class ShareGroupDescribe(DescribeHandler[ShareGroup, ShareMember]):
+class ShareGroupDescribe(DescribeHandler[ShareGroup, ShareMember, DescribedGroup]):
     """Describe share groups and their members."""
 
     def __init__(
         self, administration: GroupAdministration, rules: ShareGroupRules, image: Callable[[], MetadataImage]
     ) -> None:
         """`image()`: the newest one."""
-        super().__init__(ShareGroup, administration)
+        super().__init__(ShareGroup, DescribedGroup, administration)
         self._rules, self._image = rules, image
 
     def _is_offered(self) -> bool:
         return self._rules.is_offered
 
-    def _topics(self) -> Mapping[int, TopicImage]:
-        return self._image().topics_by_number
-
     def _assignor(self, group: ShareGroup) -> str:
         return NAME
 
-    def _own_fields(self, schema: Schema, group: ShareGroup, member: ShareMember) -> Mapping[str, Any]:
-        return {}
+    def _member(self, schema: Schema, group: ShareGroup, member: ShareMember) -> Member:
+        topics = self._image().topics_by_number
+        assigned = assignment(schema, Assignment, TopicPartitions, topics, member.assigned)
+        return schema.make(Member, **fields_of(member), assignment=assigned)

@@ -38,6 +38,7 @@ class ShareGroup(MemberGroup[ShareMember, MemberHeartbeat]):
 
     kind = GroupKind.SHARE
     protocol_type: str | None = PROTOCOL_TYPE
+    keeps_offsets = False
     _membership: ShareGroupMembership
 
     def __init__(
@@ -60,7 +61,7 @@ class ShareGroup(MemberGroup[ShareMember, MemberHeartbeat]):
         self.on_freed: Callable[[], None] = lambda: None
         """Called when records became available, or the group ended."""
         self.on_deleted: Callable[[], None] = lambda: None
-        """Called when the group was deleted on demand, before it ends."""
+        """Called when an admin deleted the group, before it ends."""
         self.on_gone: Callable[[Collection[int]], None] = lambda keys: None
         """Called with the keys of partitions that were removed."""
         self.followed = MetadataImage()
@@ -118,6 +119,10 @@ class ShareGroup(MemberGroup[ShareMember, MemberHeartbeat]):
     def is_idle(self) -> bool:
         """No member is in it, and no record in flight."""
         return super().is_idle() and all(partition.is_quiet for partition in self.partitions.values())
+
+    def deleted(self) -> None:
+        """See CoordinatedGroup."""
+        self.on_deleted()
 
     def close(self, code: ErrorCode) -> list[GroupEffect]:
         """Requests that wait are refused with `code`; nothing is stored any more."""

@@ -7,29 +7,32 @@ Source: Kafka's message schemas, KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
+from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
+from kio.schema.share_group_heartbeat.v1.response import Assignment, TopicPartitions
 
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, faults_in_ids, first_fault
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
+from headrace.agent.groups.members.partitions import Partitions, assignment
 from headrace.agent.groups.names import client_host
 from headrace.agent.groups.share.coordinator import ShareGroups
-from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request
+from headrace.protocol.typed import Schema
 
 
-class ShareGroupHeartbeat(HeartbeatHandler[MemberHeartbeat]):
+class ShareGroupHeartbeat(HeartbeatHandler[ShareGroupHeartbeatRequest, MemberHeartbeat]):
     """Serve heartbeats of members of share groups."""
 
     def __init__(self, groups: HeldGroups, share_groups: ShareGroups, image: Callable[[], MetadataImage]) -> None:
         """`image()`: the newest one."""
-        super().__init__(groups, share_groups)
+        super().__init__(ShareGroupHeartbeatRequest, groups, share_groups)
         self._rules, self._image = share_groups.rules, image
 
-    def _refusal(self, entity: Any, version: int) -> MemberHeartbeatAnswer | None:
+    def _refusal(self, entity: ShareGroupHeartbeatRequest, version: int) -> MemberHeartbeatAnswer | None:
         if not self._rules.is_offered:
             return MemberHeartbeatAnswer(ErrorCode.unsupported_version, entity.member_id)
         message = _fault(entity)
@@ -39,7 +42,7 @@ class ShareGroupHeartbeat(HeartbeatHandler[MemberHeartbeat]):
             else MemberHeartbeatAnswer(ErrorCode.invalid_request, entity.member_id, message=message)
         )
 
-    def _heartbeat(self, request: Request, entity: Any) -> MemberHeartbeat:
+    def _heartbeat(self, request: Request, entity: ShareGroupHeartbeatRequest) -> MemberHeartbeat:
         names = entity.subscribed_topic_names
         return MemberHeartbeat(
             entity.member_id,
@@ -51,14 +54,15 @@ class ShareGroupHeartbeat(HeartbeatHandler[MemberHeartbeat]):
             None if names is None else frozenset(names),
         )
 
-    def _topics(self) -> Mapping[int, TopicImage]:
-        return self._image().topics_by_number
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Assignment:
+        topics = self._image().topics_by_number
+        return assignment(schema, Assignment, TopicPartitions, topics, partitions)
 
     def _interval(self, group_id: str) -> float:
         return self._rules.of(group_id).heartbeat_interval
 
 
-def _fault(entity: Any) -> str | None:
+def _fault(entity: ShareGroupHeartbeatRequest) -> str | None:
     """Return what is wrong with the request in itself."""
     joins, names = entity.member_epoch == JOIN_EPOCH, entity.subscribed_topic_names
     own = {

@@ -39,12 +39,12 @@ class ShareGroupMembership(GroupMembership[ShareMember]):
 
     def advance(self, now: float, before: ShareMember | None, member: ShareMember) -> ShareMember:
         """Take the member's new wishes in and bring it to the target; `before`: as it was known, None for a new one."""
-        if member != before:
+        if member is not before:
             self.put(member)
         self._judge(changed=before is None or before.topic_names != member.topic_names)
         judged = self.roster.get(member.member_id) or member
         after = judged.at_epoch(self.target.epoch)
-        if after != judged:
+        if after is not judged:
             self.put(after)
         return after
 

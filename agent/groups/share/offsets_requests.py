@@ -9,9 +9,28 @@ Source: Kafka's message schemas, KIP-932, KIP-1226.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from kio.schema.alter_share_group_offsets.v0.request import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+)
+from kio.schema.alter_share_group_offsets.v0.response import (
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
+from kio.schema.delete_share_group_offsets.v0.response import DeleteShareGroupOffsetsResponseTopic
+from kio.schema.describe_share_group_offsets.v1.request import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
+from kio.schema.describe_share_group_offsets.v1.response import (
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -29,13 +48,6 @@ from headrace.protocol.typed import Schema, decode, reply
 NOT_BEGUN = ShareOffset(-1, -1)
 
 
-class _Named:
-    """A topic of a request by name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class _ByTopic:
     """What the three have in common."""
 
@@ -48,25 +60,28 @@ class _ByTopic:
         return ErrorCode.none if is_legal_group_id(group_id) else ErrorCode.invalid_group_id
 
     async def _resolve(self, names: Iterable[str]) -> ResolvedTopics:
-        return await resolve(self._cluster, [_Named(name) for name in names], by_id=False)
+        return await resolve(self._cluster, names, by_id=False)
 
 
 class DescribeShareGroupOffsets(_ByTopic):
     """Describe where share groups are, and how far they are behind."""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DescribeShareGroupOffsetsRequest)
         slices, groups = WorkSlices(), []
         for group in entity.groups:
             await elect(self._cluster.routes, group.group_id, slices)
             groups.append(await self._describe(schema, group))
         return reply(request, schema.response(groups=tuple(groups)))
 
-    async def _describe(self, schema: Schema, group: Any) -> Any:
+    async def _describe(
+        self, schema: Schema, group: DescribeShareGroupOffsetsRequestGroup
+    ) -> DescribeShareGroupOffsetsResponseGroup:
         found: dict[int, ShareOffset] | ErrorCode = self._refusal(group.group_id)
         if found is ErrorCode.none:
             found = await self._offsets.describe(group.group_id)
-        code, topics = ErrorCode.none, ()
+        code = ErrorCode.none
+        topics: tuple[DescribeShareGroupOffsetsResponseTopic, ...] = ()
         if isinstance(found, ErrorCode):
             code = found
         elif group.topics is None:
@@ -74,14 +89,16 @@ class DescribeShareGroupOffsets(_ByTopic):
         else:
             topics = await self._asked(schema, group.topics, found)
         return schema.make(
-            "DescribeShareGroupOffsetsResponseGroup",
+            DescribeShareGroupOffsetsResponseGroup,
             group_id=group.group_id,
             topics=topics,
             error_code=code,
             error_message=None,
         )
 
-    def _all(self, schema: Schema, found: Mapping[int, ShareOffset]) -> tuple[Any, ...]:
+    def _all(
+        self, schema: Schema, found: Mapping[int, ShareOffset]
+    ) -> tuple[DescribeShareGroupOffsetsResponseTopic, ...]:
         by_number: defaultdict[int, dict[int, ShareOffset]] = defaultdict(dict)
         for key, offset in sorted(found.items()):
             number, index = split_partition_key(key)
@@ -93,16 +110,18 @@ class DescribeShareGroupOffsets(_ByTopic):
             if number in topics
         )
 
-    async def _asked(self, schema: Schema, asked: Any, found: Mapping[int, ShareOffset]) -> tuple[Any, ...]:
+    async def _asked(
+        self, schema: Schema, asked: Sequence[DescribeShareGroupOffsetsRequestTopic], found: Mapping[int, ShareOffset]
+    ) -> tuple[DescribeShareGroupOffsetsResponseTopic, ...]:
         topics = await self._resolve(each.topic_name for each in asked)
         made = []
         for each in asked:
             topic = topics.found.get(each.topic_name)
             if topic is None:
-                codes = dict.fromkeys(each.partitions, topics.missing)
-                made.append(_described(schema, each.topic_name, None, {}, codes))
+                missing = {int(index): topics.missing for index in each.partitions}
+                made.append(_described(schema, each.topic_name, None, {}, missing))
                 continue
-            keys = {index: topic.key(index) for index in each.partitions}
+            keys = {int(index): topic.key(index) for index in each.partitions}
             offsets = {index: found.get(key, NOT_BEGUN) for index, key in keys.items() if key is not None}
             gone = [index for index, key in keys.items() if key is None]
             codes = dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
@@ -116,10 +135,10 @@ def _described(
     topic: TopicImage | None,
     offsets: Mapping[int, ShareOffset],
     codes: Mapping[int, ErrorCode] | None = None,
-) -> Any:
-    def partition(index: int, offset: ShareOffset, code: ErrorCode) -> Any:
+) -> DescribeShareGroupOffsetsResponseTopic:
+    def partition(index: int, offset: ShareOffset, code: ErrorCode) -> DescribeShareGroupOffsetsResponsePartition:
         return schema.make(
-            "DescribeShareGroupOffsetsResponsePartition",
+            DescribeShareGroupOffsetsResponsePartition,
             partition_index=index,
             start_offset=offset.start,
             leader_epoch=0 if topic is None or code else topic.leader_epochs[index],
@@ -129,7 +148,7 @@ def _described(
         )
 
     return schema.make(
-        "DescribeShareGroupOffsetsResponseTopic",
+        DescribeShareGroupOffsetsResponseTopic,
         topic_name=name,
         topic_id=None if topic is None else topic.topic_id,
         partitions=(
@@ -143,7 +162,7 @@ class AlterShareGroupOffsets(_ByTopic):
     """Let a share group without members begin elsewhere."""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, AlterShareGroupOffsetsRequest)
         topics = await self._resolve(topic.topic_name for topic in entity.topics)
         starts = {
             key: each.start_offset
@@ -158,7 +177,7 @@ class AlterShareGroupOffsets(_ByTopic):
         if isinstance(codes, ErrorCode):
             return reply(request, schema.response(error_code=codes, error_message=None, responses=()))
 
-        def code(found: TopicImage | None, each: Any) -> ErrorCode:
+        def code(found: TopicImage | None, each: AlterShareGroupOffsetsRequestPartition) -> ErrorCode:
             if found is None:
                 return topics.missing
             key = found.key(each.partition_index)
@@ -168,12 +187,12 @@ class AlterShareGroupOffsets(_ByTopic):
 
         responses = tuple(
             schema.make(
-                "AlterShareGroupOffsetsResponseTopic",
+                AlterShareGroupOffsetsResponseTopic,
                 topic_name=topic.topic_name,
                 topic_id=None if (found := topics.found.get(topic.topic_name)) is None else found.topic_id,
                 partitions=tuple(
                     schema.make(
-                        "AlterShareGroupOffsetsResponsePartition",
+                        AlterShareGroupOffsetsResponsePartition,
                         partition_index=each.partition_index,
                         error_code=code(found, each),
                         error_message=None,
@@ -190,7 +209,7 @@ class DeleteShareGroupOffsets(_ByTopic):
     """Forget what a share group without members has done in some topics."""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
+        schema, entity = decode(request, DeleteShareGroupOffsetsRequest)
         topics = await self._resolve(topic.topic_name for topic in entity.topics)
         keys = [
             key
@@ -214,7 +233,7 @@ class DeleteShareGroupOffsets(_ByTopic):
 
         responses = tuple(
             schema.make(
-                "DeleteShareGroupOffsetsResponseTopic",
+                DeleteShareGroupOffsetsResponseTopic,
                 topic_name=topic.topic_name,
                 topic_id=None if (found := topics.found.get(topic.topic_name)) is None else found.topic_id,
                 error_code=code(found),

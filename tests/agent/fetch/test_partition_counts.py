@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.fetch.plan import RequestedPartition, resolve
+from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.partition_counts import NO_COUNT, count_tags
 from headrace.protocol.request import Request

@@ -6,8 +6,8 @@ import pytest
 from kafka.protocol.producer import AddOffsetsToTxnRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.names import GROUP_ID_BYTES_MAX, is_long
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
+from headrace.agent.limits.stored_ids import ID_BYTES_MAX, is_long
 from headrace.agent.transactions.add_request import AddOffsetsToTxn
 from headrace.metastore.api.groups import CommittedOffset
 from tests.agent.client_calls import call
@@ -60,14 +60,14 @@ def limited(agent: Coordinating) -> RowLimits:
 
 
 async def test_a_new_group_id_has_a_largest_length(home: Coordinating, world: GroupsWorld) -> None:
-    shortest, longest = a_name(world, GROUP_ID_BYTES_MAX), a_name(world, GROUP_ID_BYTES_MAX + 1)
+    shortest, longest = a_name(world, ID_BYTES_MAX), a_name(world, ID_BYTES_MAX + 1)
     assert await home.commit(shortest, {"t": {0: 5}}) == {"t": {0: 0}}
     assert await home.commit(longest, {"t": {0: 5}}) == {"t": {0: INVALID}}
     assert (await home.join(longest)).error_code == INVALID
     assert (await heartbeat(home, "m", 0, group_id=longest)).error_code == INVALID
     assert await home.commit_pending(longest, "t", 5) == INVALID
     assert set(world.groups.groups) == {shortest}, "nothing was claimed"
-    assert is_long("é" * (GROUP_ID_BYTES_MAX // 2 + 1)), "bytes of UTF-8"
+    assert is_long("é" * (ID_BYTES_MAX // 2 + 1)), "bytes of UTF-8"
 
 
 async def test_an_id_that_cannot_have_been_stored_asks_no_metastore(world: GroupsWorld) -> None:

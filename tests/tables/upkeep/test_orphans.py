@@ -146,7 +146,7 @@ async def test_a_job_removes_them(world: ScanWorld, tables: Tables) -> None:
     await tables.follow()
     time.settle()
     clock, registry = ManualClock(), CollectorRegistry()
-    schedule = UpkeepSchedule(world.postgres.jobs, "test.headrace", 0, clock)
+    schedule = UpkeepSchedule(world.postgres.jobs, "test.headrace", lambda _: 0, clock)
     job = Job(JobToken(1, 1), schedule.kinds[1].name, "orders", b"", 1, "")
     async with tables.worker() as worker:
         for age_ms, left in ((0, 2), (MIN_AGE_MS, 1)):

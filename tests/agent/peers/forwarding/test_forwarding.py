@@ -12,7 +12,12 @@ from kafka.protocol import consumer as consumer_api
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.producer import TxnOffsetCommitRequest
+from kio.schema.delete_groups.v2.response import DeletableGroupResult
+from kio.schema.describe_groups.v6.response import DescribedGroup
 from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.response import ListedGroup
+from kio.schema.offset_fetch.v10.response import OffsetFetchResponseGroup
+from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic
 
 from headrace.agent.apis.all_apis import ROWS
 from headrace.agent.apis.api_row import routes_of
@@ -96,7 +101,7 @@ def _answer(request: Request, node_id: int) -> Any:
         case 15:
             groups = tuple(
                 found.make(
-                    "DescribedGroup",
+                    DescribedGroup,
                     error_code=code,
                     error_message=None,
                     group_id=name,
@@ -110,24 +115,24 @@ def _answer(request: Request, node_id: int) -> Any:
             return found.response(groups=groups)
         case 42:
             results = tuple(
-                found.make("DeletableGroupResult", group_id=name, error_code=code) for name in entity.groups_names
+                found.make(DeletableGroupResult, group_id=name, error_code=code) for name in entity.groups_names
             )
             return found.response(results=results)
         case 16:
             listed = found.make(
-                "ListedGroup", group_id=f"of {node_id}", protocol_type="", group_state="", group_type="classic"
+                ListedGroup, group_id=f"of {node_id}", protocol_type="", group_state="", group_type="classic"
             )
             broken = code is NOT_AVAILABLE
             return found.response(error_code=code if broken else none, groups=() if broken else (listed,))
         case 28:
-            refused = found.make("TxnOffsetCommitResponsePartition", partition_index=0, error_code=code)
-            topic = found.make("TxnOffsetCommitResponseTopic", name="t", partitions=(refused,))
+            refused = found.make(TxnOffsetCommitResponsePartition, partition_index=0, error_code=code)
+            topic = found.make(TxnOffsetCommitResponseTopic, name="t", partitions=(refused,))
             return found.response(topics=(topic,))
     assert request.api_key == 9
     if request.api_version < 8:
         return found.response(topics=(), error_code=code)
     fetched = tuple(
-        found.make("OffsetFetchResponseGroup", group_id=group.group_id, topics=(), error_code=code)
+        found.make(OffsetFetchResponseGroup, group_id=group.group_id, topics=(), error_code=code)
         for group in entity.groups
     )
     return found.response(groups=fetched)

@@ -1,6 +1,6 @@
 """Resolves the names in a request to partition keys, or to an error for each name.
 
-Place: first step of Fetch and ListOffsets, before any look-up.
+Place: first step of Fetch, ListOffsets and other requests that name partitions, before any look-up.
 Invariant: a request resolves all names with one image. A name is unknown, a leader epoch too new, or a partition
 count wrong, only after the image caught up with the end of the metadata log.
 Source: KIP-253 (partition counts), KIP-320 (leader epochs), KIP-516 (topic ids).
