@@ -13,7 +13,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
@@ -28,8 +28,6 @@ from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
-from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
@@ -115,7 +113,7 @@ class Process:
         self.full = self._metastore.full = self._follow_all() if plan.compares_lists else None
         self.produce = ProducePipeline(
             store,
-            cast(Metastore, self._metastore),  # transactions are not simulated here
+            nouns(self._metastore),  # transactions are not simulated here
             self.view,
             plan.settings,
             self.clock,
@@ -143,7 +141,7 @@ class Process:
             InitProducerId(
                 ProducerIds(nouns(self._metastore).commits, self.clock),
                 self.view,
-                cast(TransactionApi, self._metastore),  # asked for ids only
+                nouns(self._metastore).transactions,  # asked for ids only
                 lambda: TRANSACTION_TIMEOUT_MAX_MS,
             ),
         )

@@ -28,6 +28,7 @@ from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.compactor.model_api import ModelCleaningApi
+from tests.nouns import nouns
 from tests.simulation.bucket import BucketLine
 from tests.simulation.faults import Fault
 from tests.simulation.keyed import RETENTION_MS
@@ -218,10 +219,10 @@ class SimulatedCleaner:
         world.faults.count(Fault.CLEANED)
         world.note("clean", epoch, limits, buffer_bytes)
         worker: Any = Worker(world, FIRST_OWNER + epoch, rng)
-        line: Any = CleaningLine(self.database, Remote(world, worker, "metastore", LATENCY, rng), epoch)
+        line = CleaningLine(self.database, Remote(world, worker, "metastore", LATENCY, rng), epoch)
         store = BucketLine(world, worker, rng)
         metrics = CleaningMetrics(CollectorRegistry())
-        cleaner = Cleaner(store, line, world.plan.shards, limits, buffer_bytes, world.clock, rng, metrics)
+        cleaner = Cleaner(store, nouns(line), world.plan.shards, limits, buffer_bytes, world.clock, rng, metrics)
         task = world.loop.create_task(self._handle(cleaner, epoch), context=worker.context)
         await asyncio.wait([task], timeout=patience)
 

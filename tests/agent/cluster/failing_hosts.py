@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api.metastore import Metastore
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.agent.groups.groups_world import Coordinating
 from tests.manual_clock import ManualClock
-from tests.nouns import NOUNS
+from tests.nouns import NOUNS, nouns
 
 SESSION_TIMEOUT_MS = 18_000
 REDIRECTS = {
@@ -161,7 +160,7 @@ class FailoverWorld:
         api = host.wire(self.cluster_api)
         own: dict[str, Any] = {"session_ms": SESSION_TIMEOUT_MS, "port": 9000 + node_id, "clock": host}
         cluster = an_agent(api, node_id, seed=node_id, **own)
-        return Coordinating(cluster, cast(Metastore, host.wire(self.groups)), host, node_id)
+        return Coordinating(cluster, nouns(host.wire(self.groups)), host, node_id)
 
     def _is_live(self, node_id: int, broker_epoch: int) -> bool:
         agent = self.cluster_api.agents.get(node_id)

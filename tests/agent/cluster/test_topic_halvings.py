@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,14 +12,13 @@ from headrace.agent.cluster.controller.partition_steps import HalvingSteps, Part
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, UnavailableError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import TIMES, HalvingScene, open_halving_scene
 from tests.metastore.sessions import session
-from tests.nouns import NOUNS, flat
+from tests.nouns import NOUNS, flat, nouns
 
 pytestmark = pytest.mark.requirement("X5")
 WRITES = ("pause_children", "resume_children", "merge_children", "show_halved_count", "settle_halving")
@@ -62,7 +61,7 @@ class Steps:
 
     def _take_over(self, epoch: int) -> None:
         self.epoch, self.follower = epoch, MetadataFollower(self.scene.store.cluster)
-        self.steps = PartitionSteps(cast(Metastore, self._store), self.follower)
+        self.steps = PartitionSteps(nouns(self._store), self.follower)
 
     async def round(self, ms: int = 1_000) -> None:
         """After so much time. A controller that fails is never learned of again."""

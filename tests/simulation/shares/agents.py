@@ -28,10 +28,10 @@ from headrace.agent.peers.share_turns import Returned
 from headrace.agent.serve.groups import compose_groups
 from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
+from tests.nouns import nouns
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.loop import OWNER
 from tests.simulation.shares.cluster import Logs, SimulatedLinks, StoreLine, View
@@ -111,7 +111,7 @@ class Process:
         self.served: list[ClientConnection] = []
         """Clients of other agents, for their turns here."""
         self.requests = compose_groups(
-            cast(Metastore, StoreLine(world)),
+            nouns(StoreLine(world)),
             self.view,
             SETTINGS,
             self.clock,
