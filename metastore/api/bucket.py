@@ -1,6 +1,7 @@
 """The bucket that the metastore knows as its own: the id and the address in the cluster's row.
 
-Place: under metastore/life/own_bucket.py, `headrace storage format` and `headrace storage adopt-bucket`.
+Place: a value of LifeApi; under metastore/life/own_bucket.py, `headrace storage format` and `headrace storage
+adopt-bucket`.
 Invariant: the row names one bucket, once it is known. Only adopt_bucket names another.
 """
 

@@ -1,6 +1,6 @@
-"""Bulk writes: files that many tasks stored, committed by one driver, once.
+"""Values of bulk writes: files that many tasks stored, committed by one driver, once.
 
-Place: called by headrace.scan.bulk on Spark's driver; housekeeping finishes what a killed driver left.
+Place: of CommitApi, which headrace.scan.bulk calls on Spark's driver; housekeeping finishes what a killed driver left.
 Invariant: a writer (a streaming query, or a batch job) writes batches with rising ids. An attempt at a batch is staged
 in chunks; then it is decided, and no other attempt at this batch is ever committed. Each chunk is committed once, by
 the first call. So a batch that is run again, by any number of drivers, is in the topics once.

@@ -1,7 +1,7 @@
-"""The cluster as a whole: its log, topics and agents, and what is the same for all of them.
+"""The cluster as a whole: its log and agents, and what is the same for all of them.
 
-Place: agent/cluster and agent/topics; background workers, the zone cache and commands ask for the facts.
-Order: an agent registers, renews its lease by heartbeats, and leaves. A bucket is recorded once, then only adopted.
+Place: under agent/cluster; background workers, the zone cache and commands ask for configs, settings and the secret.
+Order: an agent registers, renews its lease by heartbeats, and leaves.
 Locks: what appends records takes that of the log's head; a growth of the commit shards waits for all writing calls.
 Invariant: the identity never changes in a cluster's life; the count of commit shards only grows, by doublings, between
 two commits: no commit, swap or log start has the locks of one count and the feed of the other (docs/decisions/0077).
@@ -20,7 +20,10 @@ from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
 
 
 class ClusterApi(MetadataLogApi, Protocol):
-    """The metadata log and what is appended to it: topics (C4, C5), and an agent's own calls (C8)."""
+    """The metadata log (C4, C5), an agent's own calls (C8), and what all share: configs, the secret, commit shards.
+
+    A report of settings counts for a minute after it was renewed.
+    """
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.

@@ -134,7 +134,9 @@ class FileAnswer:
 
 
 class CommitApi(Protocol):
-    """Order, offsets, duplicates."""
+    """Order, offsets, duplicates; and bulk writes, each call of which is idempotent: repeat it if its outcome is
+    unknown.
+    """
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """Order the files' batches, in the given order; one answer per file.

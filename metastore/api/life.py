@@ -55,7 +55,7 @@ class ServerLife:
 
 
 class LifeApi(Protocol):
-    """Asked every second or two."""
+    """The life is asked for every second or two. A bucket is recorded once, then only adopted."""
 
     @property
     def cluster_id(self) -> str:

@@ -1,7 +1,7 @@
-"""Bringing back deleted topics, records that a log start has removed, and an index of files, while the files are there.
+"""Values of bringing back deleted topics, and records that a log start has removed, while the files are there.
 
-Place: between `headrace topics restore` and Postgres; a deletion and a moved log start keep what this needs. An index
-is made again from the bucket while no agent runs (compactor/rebuild.py): files first, then their extents.
+Place: of TopicApi, between `headrace topics restore` and Postgres; a deletion and a moved log start keep what this
+needs.
 Invariant: what is put back is as it was. Nothing is put back of which a file may be deleted already, and no reader sees
 a part of a topic: its extents come back first, then the topic in one transaction.
 """

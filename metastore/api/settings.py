@@ -1,7 +1,7 @@
 """Settings with one value in the cluster: what the files of running processes propose.
 
-Place: each process reports (metastore/setting_reporter.py), the active controller records what all agree on
-(agent/cluster/controller/setting_agreement.py).
+Place: values of ClusterApi. Each process reports (metastore/setting_reporter.py), the active controller records what
+all agree on (agent/cluster/controller/setting_agreement.py).
 Invariant: a report says what a file says, not what applies. The value that applies is a ConfigRecord in the metadata
 log; nothing here changes it.
 """

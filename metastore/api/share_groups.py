@@ -1,6 +1,6 @@
 """The durable part of share groups: what each has done with the records of each partition.
 
-Place: under agent/groups/share, next to metastore/api/groups.py, which has the group's claim and members.
+Place: values of GroupApi, which has the group's claim and members, too; under agent/groups/share.
 Invariant: every write names the claim's epoch, so a successor's claim fences it. The whole state of a partition is
 written each time, under a revision: to repeat a write with an unknown outcome is harmless, and one that arrives after a
 later one stores nothing.

@@ -94,7 +94,7 @@ class RemovalOutcome(enum.IntEnum):
 
 
 class TopicApi(Protocol):
-    """Growth and shrinking of topics.
+    """Topics are created and deleted, grow and shrink, and are brought back.
 
     What names an expected head returns False, and nothing happened, when the log's head is another (catch up and judge
     again). What names a controller epoch raises FencedError for a stale one.

@@ -23,7 +23,7 @@ _SEAL_ZONE_SECRET = Statement("seal_zone_secret", writes=True)
 
 
 class PostgresClusterFacts(PostgresNoun):
-    """Implements ClusterApi, and what LifeApi says of the secret."""
+    """Implements what ClusterApi says of configs and of the secret."""
 
     async def cluster_configs(self) -> dict[str, str]:
         return dict(await _CLUSTER_CONFIGS.rows(self.pool))

@@ -21,7 +21,7 @@ _ALLOCATE_PRODUCER_IDS = Statement("allocate_producer_ids", writes=True)
 
 
 class PostgresCommit(PostgresNoun):
-    """Implements CommitApi."""
+    """Implements CommitApi, but for bulk writes."""
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """InvalidError for input that cannot be right (see Staged), or for a file id that was committed with

@@ -19,7 +19,7 @@ _GROW = Statement("grow_commit_shards", writes=True, in_any_life=True, patience_
 
 
 class PostgresShards(PostgresNoun):
-    """Implements what LifeApi says of the shards."""
+    """Implements what ClusterApi says of the shards."""
 
     async def count_commit_shards(self) -> int:
         shards: int = (await DESCRIBE_CLUSTER.row(self.pool))[2]

@@ -30,7 +30,7 @@ WHY_CHARACTERS = 500
 
 
 class PostgresDamage(PostgresNoun):
-    """Implements metastore.api.damage.CompactionApi."""
+    """Implements what CompactionApi says of damage."""
 
     clear_damage = calls(CompactionApi.clear_damage, writes=True)
     repair_sources = calls(

@@ -1,6 +1,6 @@
 """Reports of quota use in Postgres.
 
-Place: under the exchange of each agent; implements metastore.api.quotas.ClusterApi.
+Place: under the exchange of each agent; a part of ClusterApi.
 Invariant: a report is one row of one agent. Nothing else depends on it: rows that are lost cost half a second of
 accuracy.
 """
@@ -16,7 +16,7 @@ _EXCHANGE_QUOTA_USE = Statement("exchange_quota_use", writes=True)
 
 
 class PostgresQuotaUse(PostgresNoun):
-    """Implements ClusterApi."""
+    """Implements what ClusterApi says of quotas."""
 
     async def exchange_quota_use(self, node_id: int, report: str) -> Mapping[int, str]:
         return dict(await _EXCHANGE_QUOTA_USE.rows(self.pool, node_id=node_id, report=report))

@@ -1,7 +1,7 @@
 """Find where data is: what a reader reads next, offsets by timestamp, ends of leader epochs.
 
 Place: asked by fetch when its own index cannot tell, and always by ListOffsets and OffsetForLeaderEpoch;
-implements IndexApi and IndexApi, without the feed.
+implements IndexApi, without the feed.
 Invariant: reads only. Every answer is the primary's, as of one snapshot; its cost depends on the answer,
 never on how much there is.
 """

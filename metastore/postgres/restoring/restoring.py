@@ -1,6 +1,6 @@
 """Deleted topics and removed records come back.
 
-Place: implements metastore.api.restoring on the functions next to it, which have the locks.
+Place: a part of TopicApi, on the functions next to it, which have the locks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REMOVED_RECORDS = Statement("removed_records", writes=False)
 
 
 class PostgresRestoring(PostgresNoun):
-    """Implements metastore.api.restoring.TopicApi."""
+    """Implements what TopicApi says of restoring."""
 
     restorable_topics = calls(TopicApi.restorable_topics, writes=False)
     revive_topic = calls(TopicApi.revive_topic, writes=True)

@@ -1,6 +1,6 @@
 """Reports of settings in Postgres, and what they add up to.
 
-Place: under the reporter of each process and the active controller; implements metastore.api.settings.ClusterApi.
+Place: under the reporter of each process and the active controller; a part of ClusterApi.
 Invariant: a report is one row of one process; the values that apply are in the metadata log, not here.
 """
 
@@ -21,7 +21,7 @@ _SETTING_PROPOSALS = Statement("setting_proposals", writes=False)
 
 
 class PostgresSettings(PostgresNoun):
-    """Implements ClusterApi."""
+    """Implements what ClusterApi says of settings."""
 
     withdraw_settings = calls(ClusterApi.withdraw_settings, writes=True)
     compactors_without = calls(ClusterApi.compactors_without, writes=False)

@@ -1,6 +1,6 @@
 """Probes whether commits end, and says what they wait for.
 
-Place: implements Metastore; under the readiness of each process and `headrace doctor`.
+Place: of Metastore.probe_commit; under the readiness of each process and `headrace doctor`.
 Invariant: a probe that waits is canceled, so sessions that wait do not add up: what it commits is only a message, which
 may be on no standby. What commits wait for is read by a connection of readers, as the others may all hang.
 """

@@ -1,4 +1,4 @@
-"""What is recorded in the bucket of ended transactions and decided bulk writes: implements OutcomeApi.
+"""What the bucket gets to know of ended transactions and decided bulk writes: implements OutcomeApi.
 
 Place: under compactor/outcomes.py.
 Invariant: reads, and forgets only what a lease says that the bucket has.
