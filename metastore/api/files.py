@@ -1,7 +1,7 @@
 """The end of segment files: which files may be deleted, and which objects have no row. And files named again.
 
-Place: called by the compactor's janitor and sweeper, and by a rebuild of the index (compactor/rebuild.py): files first, then their
-extents.
+Place: called by the compactor's janitor and sweeper, and by a rebuild of the index
+(compactor/rebuild.py): files first, then their extents.
 Invariant: an object is deleted only after its row says so (`deleting`, or `condemned` under the same
 unique key that a commit inserts), and a row is deleted only after the store confirmed that the object is
 gone; neither state ends in another way. So a deletion can be repeated, interrupted, or done by a worker that
