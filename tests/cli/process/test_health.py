@@ -69,7 +69,7 @@ class ScriptedMetastore:
         self.refuses: str | None = None
         self.probes = self.answered = 0
 
-    def commits(self) -> int:
+    def commits_made(self) -> int:
         return self.answered
 
     def refusal(self) -> str | None:
@@ -153,7 +153,7 @@ class HealthWorld:
         self.shell = ProcessShell(
             Settings(http_port=0),
             self.store,
-            cast(Any, self.metastore),
+            nouns(self.metastore),
             registry,
             cast(Any, self.life),
             self.role,
