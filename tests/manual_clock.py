@@ -104,11 +104,12 @@ class ManualClock:
 
     async def settle(self) -> None:
         """Let everything that can run, run."""
-        others: Collection[object] = getattr(asyncio.get_running_loop(), "_ready", (None,))
+        loop = asyncio.get_running_loop()
+        others: Collection[object] = getattr(loop, "_ready", (None,))
         quiet = 0
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-            quiet = 0 if others else quiet + 1
+            quiet = 0 if others or _may_be_at_work(loop) else quiet + 1
             if quiet == _QUIET_TURNS:
                 return
 
@@ -124,3 +125,9 @@ class ManualClock:
         while self._sleepers and self._sleepers[0][2].done():  # cancelled
             heapq.heappop(self._sleepers)
         return bool(self._sleepers)
+
+
+def _may_be_at_work(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a thread may be about to make something runnable. Threads that are not counted always may."""
+    threads = getattr(loop, "_default_executor", None)
+    return threads is not None and (not isinstance(threads, CountedThreads) or threads.at_work > 0)
