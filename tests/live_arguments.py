@@ -116,7 +116,7 @@ def _mutable(value: Any) -> Any:
 
 def _deep(value: Any) -> Any:
     """Keep the type, which may be a part of what is asked."""
-    kind = type(value)
+    kind: Any = type(value)
     if _is_plain(kind):
         return value
     if isinstance(value, list):
@@ -135,7 +135,7 @@ def _deep(value: Any) -> Any:
 
 
 def _spoil(value: Any) -> None:
-    kind = type(value)
+    kind: Any = type(value)
     if _is_plain(kind):
         return
     if isinstance(value, list | tuple):
@@ -156,24 +156,25 @@ def _spoil(value: Any) -> None:
 
 
 def _are_plain(values: Iterable[Any]) -> bool:
-    return all(map(_is_plain, set(map(type, values))))
+    kinds: set[Any] = set(map(type, values))
+    return all(map(_is_plain, kinds))
 
 
 @functools.cache
-def _is_plain(kind: type) -> bool:
+def _is_plain(kind: Any) -> bool:
     """Return whether a value of this type holds nothing that can be changed: asked for each of a million values."""
     return not issubclass(kind, list | dict | set | tuple) and not _parts(kind)
 
 
 @functools.cache
-def _parts(kind: type) -> tuple[str, ...]:
+def _parts(kind: Any) -> tuple[str, ...]:
     """Return the fields of a data class that may hold more than numbers, text and bytes."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     return tuple(field.name for field in fields if not _PLAIN_WORDS.fullmatch(str(field.type)))
 
 
 @functools.cache
-def _parts_given(kind: type) -> tuple[str, ...]:
+def _parts_given(kind: Any) -> tuple[str, ...]:
     """Return those that its initializer takes."""
     given = {field.name for field in dataclasses.fields(kind) if field.init}
     return tuple(name for name in _parts(kind) if name in given)
