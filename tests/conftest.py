@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, proposed
 from headrace.config.settings import Settings
@@ -40,6 +41,7 @@ from tests.metastore.sql_sources import Throwaway
 from tests.patch import Patch
 from tests.pgbouncer import running_pgbouncer
 from tests.planted import Report, Trial
+from tests.seeds import NIGHTLY
 from tests.tools import why_missing
 from tests.tools.postgres import find_pgbouncer, find_postgres
 
@@ -51,6 +53,11 @@ settings.register_profile(
     "headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("headrace")
+
+# the nightly run tries constants of the product as values: to read all loaded modules for them takes a second in
+# each process of pytest
+if NIGHTLY not in os.environ:
+    providers._get_local_constants = providers.Constants  # type: ignore[attr-defined]
 
 # what another imports comes before it: pytest rewrites the assertions of plugins that it imports itself
 _HOUSE = ("compiling", "garbage", "last_run", "needs", "skip_table", "units", "cost", "limits", "progress", "failures")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Mapping
+import re
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from tests.nouns import NOUNS, page_of, postgres_nouns
 
 T = TypeVar("T")
 JUNK = "changed by the caller meanwhile"
+_PLAIN_WORDS = re.compile(r"(int|float|str|bytes|bool|None|[ |])+")
+"""Annotations of what cannot be changed; all modules of the boundary postpone their evaluation, so they are text."""
 
 
 def operations() -> dict[str, str]:
@@ -117,38 +120,68 @@ def _mutable(value: Any) -> Any:
 
 def _deep(value: Any) -> Any:
     """Keep the type, which may be a part of what is asked."""
+    kind: Any = type(value)
+    if _is_plain(kind):
+        return value
     if isinstance(value, list):
-        return [_deep(each) for each in value]
+        return value[:] if _are_plain(value) else [_deep(each) for each in value]
     if isinstance(value, set):
         return set(value)
     if isinstance(value, dict):
         return {key: _deep(each) for key, each in value.items()}
     if isinstance(value, tuple):
-        return type(value)(*map(_deep, value)) if hasattr(value, "_fields") else tuple(map(_deep, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        lists = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        changed = {name: _deep(each) for name, each in lists.items() if isinstance(each, list | dict | tuple)}
-        return dataclasses.replace(value, **changed) if changed else value
-    return value
+        if _are_plain(value):
+            return value
+        return kind(*map(_deep, value)) if hasattr(kind, "_fields") else tuple(map(_deep, value))
+    parts = {name: getattr(value, name) for name in _parts_given(kind)}
+    changed = {name: _deep(each) for name, each in parts.items() if isinstance(each, list | dict | tuple)}
+    return dataclasses.replace(value, **changed) if changed else value
 
 
 def _spoil(value: Any) -> None:
-    if isinstance(value, list):
-        for each in value:
-            _spoil(each)
-        value[:] = [JUNK]
+    kind: Any = type(value)
+    if _is_plain(kind):
+        return
+    if isinstance(value, list | tuple):
+        if not _are_plain(value):
+            for each in value:
+                _spoil(each)
+        if isinstance(value, list):
+            value[:] = [JUNK]
     elif isinstance(value, dict):
         value.clear()
         value[JUNK] = JUNK
     elif isinstance(value, set):
         value.clear()
         value.add(JUNK)
-    elif isinstance(value, tuple):
-        for each in value:
-            _spoil(each)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            _spoil(getattr(value, field.name))
+    else:
+        for name in _parts(kind):
+            _spoil(getattr(value, name))
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    kinds: set[Any] = set(map(type, values))
+    return all(map(_is_plain, kinds))
+
+
+@functools.cache
+def _is_plain(kind: Any) -> bool:
+    """Return whether a value of this type holds nothing that can be changed: asked for each of a million values."""
+    return not issubclass(kind, list | dict | set | tuple) and not _parts(kind)
+
+
+@functools.cache
+def _parts(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a data class that may hold more than numbers, text and bytes."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return tuple(field.name for field in fields if not _PLAIN_WORDS.fullmatch(str(field.type)))
+
+
+@functools.cache
+def _parts_given(kind: Any) -> tuple[str, ...]:
+    """Return those that its initializer takes."""
+    given = {field.name for field in dataclasses.fields(kind) if field.init}
+    return tuple(name for name in _parts(kind) if name in given)
 
 
 def implementations() -> dict[str, Any]:

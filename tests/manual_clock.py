@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _TURNS = 50
 """Turns of the loop that let a chain of callbacks and tasks come to rest."""
+_QUIET_TURNS = 2
+"""After so many turns with nothing else to run, it has come to rest: each of them asked the sockets, too."""
 
 
 class CountedThreads(ThreadPoolExecutor):
@@ -102,8 +104,14 @@ class ManualClock:
 
     async def settle(self) -> None:
         """Let everything that can run, run."""
+        loop = asyncio.get_running_loop()
+        others: Collection[object] = getattr(loop, "_ready", (None,))
+        quiet = 0
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+            quiet = 0 if others or _may_be_at_work(loop) else quiet + 1
+            if quiet == _QUIET_TURNS:
+                return
 
     def _wake_next(self, end: float) -> bool:
         if not self._sleepers_left() or self._sleepers[0][0] > end:
@@ -117,3 +125,9 @@ class ManualClock:
         while self._sleepers and self._sleepers[0][2].done():  # cancelled
             heapq.heappop(self._sleepers)
         return bool(self._sleepers)
+
+
+def _may_be_at_work(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a thread may be about to make something runnable. Threads that are not counted always may."""
+    threads = getattr(loop, "_default_executor", None)
+    return threads is not None and (not isinstance(threads, CountedThreads) or threads.at_work > 0)

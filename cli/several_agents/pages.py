@@ -14,10 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from headrace.cli.process.http_security import MAY_READ
 
@@ -75,27 +78,22 @@ async def _answer(session: aiohttp.ClientSession, url: str) -> ChildAnswer:
         return ChildAnswer(0, "")
 
 
-def make_pages(members: ChildPages) -> FastAPI:
+def make_pages(members: ChildPages) -> Starlette:
     """The same paths as an agent has (process/http_app.py)."""
-    app = FastAPI(title="Headrace agents", docs_url=None, redoc_url=None)
 
-    @app.get("/healthz")
-    async def healthz(response: Response) -> dict[str, Any]:
+    async def healthz(request: Request) -> Response:
         silent = [node_id for node_id, answer in (await members.ask("/healthz")).items() if answer.status != 200]
         if not silent:
-            return {"status": "alive"}
-        response.status_code = 503
-        return {"status": "not alive", "reason": f"no answer: node_id={','.join(silent)}"}
+            return JSONResponse({"status": "alive"})
+        return JSONResponse({"status": "not alive", "reason": f"no answer: node_id={','.join(silent)}"}, 503)
 
-    @app.get("/readyz")
-    async def readyz(request: Request, response: Response, verbose: str | None = None) -> dict[str, Any]:
-        path = "/readyz" if verbose is None else "/readyz?verbose"
+    async def readyz(request: Request) -> Response:
+        path = "/readyz?verbose" if "verbose" in request.query_params else "/readyz"
         body = _readiness(members.reason(), await members.ask(path))
-        response.status_code = 200 if body["status"] == "ready" else 503
-        return body if getattr(request.state, MAY_READ, True) else {"status": body["status"]}
+        code = 200 if body["status"] == "ready" else 503
+        return JSONResponse(body if getattr(request.state, MAY_READ, True) else {"status": body["status"]}, code)
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         answers = await members.ask("/metrics")
         if reason := members.reason() if not answers else _unanswered(answers):
             return Response(f"{reason}\n", 503, media_type="text/plain")
@@ -103,15 +101,14 @@ def make_pages(members: ChildPages) -> FastAPI:
             summed({node_id: answer.text for node_id, answer in answers.items()}), media_type=CONTENT_TYPE_LATEST
         )
 
-    @app.get("/v1/status")
-    async def status(response: Response) -> dict[str, Any]:
+    async def status(request: Request) -> Response:
         answers = await members.ask("/v1/status")
         if reason := _unanswered(answers):
-            response.status_code = 503
-            return {"reason": reason}
-        return {"agents": {node_id: json.loads(answer.text) for node_id, answer in answers.items()}}
+            return JSONResponse({"reason": reason}, 503)
+        return JSONResponse({"agents": {node_id: json.loads(answer.text) for node_id, answer in answers.items()}})
 
-    return app
+    pages = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics, "/v1/status": status}
+    return Starlette(routes=[Route(path, answer) for path, answer in pages.items()])
 
 
 def _unanswered(answers: Mapping[str, ChildAnswer]) -> str:

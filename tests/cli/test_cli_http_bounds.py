@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.agent.limits.limit_metrics import limits_reached
@@ -51,18 +52,17 @@ async def _serving(
     registry = CollectorRegistry()
     app = make_app(_Probe(), registry)
 
-    @app.post("/body")
-    async def body(request: Request) -> dict[str, int]:
-        return {"bytes": len(await request.body())}
+    async def body(request: Request) -> Response:
+        return JSONResponse({"bytes": len(await request.body())})
 
-    @app.get("/large")
-    async def large() -> Response:
+    async def large(request: Request) -> Response:
         return Response(bytes(PARTS * PART_BYTES))
 
-    @app.get("/parts")
-    async def parts() -> Response:
+    async def parts(request: Request) -> Response:
         return StreamingResponse(bytes(PART_BYTES) for _ in range(PARTS))
 
+    app.routes.append(Route("/body", body, methods=["POST"]))
+    app.routes.extend([Route("/large", large), Route("/parts", parts)])
     server = HttpServer(app, "127.0.0.1", 0, connection or bounded(MOST, limits_reached(registry)))
     server.start()
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -15,7 +17,9 @@ from tests.model.segment_end_model import ModelLifecycle
 __all__ = ["aws_credentials", "https_s3", "https_server", "moto_url", "real_s3_url", "s3_url"]
 
 
-@pytest.fixture(autouse=True)
-def arguments_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def arguments_that_change() -> Iterator[None]:
     """See tests/live_arguments.py."""
-    spoil_arguments(monkeypatch, PostgresMetastore, FakeClusterApi, FakeGroupApi, ModelJobs, ModelLifecycle)
+    with pytest.MonkeyPatch.context() as patch:
+        spoil_arguments(patch, PostgresMetastore, FakeClusterApi, FakeGroupApi, ModelJobs, ModelLifecycle)
+        yield

@@ -13,10 +13,12 @@ from tests.metastore.key_claims import Connection
 from tests.metastore.sessions import Session, session
 
 
-@pytest.fixture(autouse=True)
-def arguments_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """See tests/live_arguments.py."""
-    spoil_arguments(monkeypatch, PostgresMetastore)
+@pytest.fixture(autouse=True, scope="module")
+def arguments_that_change() -> Iterator[None]:
+    """See tests/live_arguments.py. For a whole module: to look for the operations takes ten milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        spoil_arguments(patch, PostgresMetastore)
+        yield
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ async def test_labelled_counters_start_at_zero_and_have_no_second_family() -> No
     ProduceMetrics(registry)
     probe: Any = MagicMock()
     page = next(route for route in make_app(probe, registry).routes if getattr(route, "path", "") == "/metrics")
-    lines = (await page.endpoint()).body.decode().splitlines()  # type: ignore[attr-defined]
+    lines = (await page.endpoint(MagicMock())).body.decode().splitlines()  # type: ignore[attr-defined]
     for series in (
         'headrace_fetch_storage_errors_total{reason="missing"} 0.0',
         'headrace_fetch_storage_errors_total{reason="corrupt"} 0.0',
