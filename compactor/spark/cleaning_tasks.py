@@ -271,8 +271,12 @@ class RewriteTask(_PassTask):
     ) -> None:
         plan = self.opened
         rule = CleaningPass(
-            *(later, plan.cleaned_offset, plan.kept_offset),
-            *(plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended),
+            later,
+            plan.cleaned_offset,
+            plan.kept_offset,
+            now_ms=plan.began_ms,
+            horizon_ms=plan.began_ms + plan.delete_retention_ms,
+            ended=self.ended,
         )
         for extent in part.extents:
             if not is_in_file(extent):

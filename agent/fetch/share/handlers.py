@@ -97,8 +97,7 @@ class ShareHandlers:
             (topic.topic_id or _NO_ID, index) for topic in entity.forgotten_topics_data for index in topic.partitions
         ]
         exchange = self._sessions.fetch(
-            *(request.connection, _key(entity), entity.share_session_epoch, asked, forgotten),
-            acknowledges=bool(acks),
+            request.connection, _key(entity), entity.share_session_epoch, asked, forgotten, acknowledges=bool(acks)
         )
         if exchange.error:
             return refused(request, schema, exchange.error, exchange.message)
@@ -216,7 +215,9 @@ class ShareHandlers:
         whole = {key: [Returned(key, first, last) for first, last, _ in each] for key, each in acquired.items()}
         try:
             deliveries = await self._reader.read(
-                *(acquired, reading.max_bytes, reading.memory),
+                acquired,
+                reading.max_bytes,
+                reading.memory,
                 committed=answer.read_committed,
                 needed_ends={key: each.needed_end for key, each in turns.items()},
             )
