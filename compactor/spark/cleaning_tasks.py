@@ -192,6 +192,9 @@ class ScanTask(_PassTask):
                 runner.run(extents.aclose())
 
     async def _extents(self, number: int) -> AsyncGenerator[Any, None]:
+        """Yield a batch of rows for each extent of part `number`. If an extent cannot be read, the whole partition is
+        not cleaned: a row for every part says why, so that the tasks of all parts refuse.
+        """
         plan = self.opened
         extents = plan.parts[number].extents
         async with self._store(SystemClock(), random.Random()) as store:

@@ -52,7 +52,7 @@ class Extent(NamedTuple):
     def newest_ms(self) -> int | None:
         """The newest time in it, of a record or of the marker; None if no record has one."""
         if self.file_id is None:
-            return self.position
+            return self.position  # of a marker, it is the time
         return self.max_timestamp if self.max_timestamp >= 0 else None
 
 
