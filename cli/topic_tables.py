@@ -219,7 +219,13 @@ async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
     name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
     await tables.create(
-        *(name, args.topic, args.start, args.partition_by, properties, _values(args)), retention_ms=args.retention_ms
+        name,
+        args.topic,
+        args.start,
+        layout=args.partition_by,
+        properties=properties,
+        values=_values(args),
+        retention_ms=args.retention_ms,
     )
     identifier = f"{tables.catalog.namespace}.{name}"
     kept = f". {KEPT_BY_SPARK}; the role tables does not" if args.mode == UPSERT else ""

@@ -255,8 +255,12 @@ class GrowingExtent:
             counts.kept_as_is += 1
             counts.complain(
                 "batch not rewritten: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
-                *(self._partition.topic_id, self._partition.partition_index, kept.base_offset, kept.last_offset),
-                *(next(e.source for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
+                self._partition.topic_id,
+                self._partition.partition_index,
+                kept.base_offset,
+                kept.last_offset,
+                next(e.source for e in self._inputs if kept.base_offset <= e.last_offset),
+                kept.why,
             )
         self._rewriter.kept.clear()
 
@@ -295,8 +299,14 @@ async def _read(
             error = counts.lost_files[extent.file_id] = refusal
     counts.complain(
         "extent not merged: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
-        *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
-        *(extent.file_id, extent.position, extent.length, error),
+        partition.topic_id,
+        partition.partition_index,
+        extent.base_offset,
+        extent.last_offset,
+        extent.file_id,
+        extent.position,
+        extent.length,
+        error,
     )
     if isinstance(error, BadTransferError):
         counts.altered_extents += 1

@@ -1,6 +1,6 @@
 """Metrics of compaction: results and cost, for /metrics.
 
-Place: used by compact.py and planner.py. job_metrics.py counts jobs by result and their duration;
+Place: used by compact.py and planner.py. jobs/metrics.py counts jobs by result and their duration;
 storage/objects/measured.py counts the bucket's requests and bytes.
 """
 

@@ -87,9 +87,7 @@ _SHOWN_PARAMETERS = {"host", "port", "user", "dbname"}
 
 def holds_secret(name: str, value: str) -> bool:
     """Return whether this value must not be shown: those of sensitive settings, except a metastore.url that names a
-    server on
-
-    this machine and no password, as that of `headrace dev` does: it helps only those who have access already.
+    server on this machine and has no password, as that of `headrace dev`: it helps only those who have access already.
     """
     if name == _CATALOG_URI:
         return "@" in value or "?" in value  # a login, or parameters that may have one

@@ -161,10 +161,14 @@ class JobRunner:
         if error is None:
             return await self._settle(lease, "done", lambda: self._api.finish_job(job.token))
         bug = None if isinstance(error, HeadraceError) else error
+        problem = f"{type(error).__name__}: {error}"
         logger.log(
             logging.ERROR if bug else logging.WARNING,
             "job failed: kind=%s key=%s attempt=%d error=%s",
-            *(job.kind, job.key, job.attempts, problem := f"{type(error).__name__}: {error}"),
+            job.kind,
+            job.key,
+            job.attempts,
+            problem,
             exc_info=bug,
         )
         retry_ms = None if isinstance(error, InvalidError) else self._retry_ms(job.attempts)

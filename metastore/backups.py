@@ -1,7 +1,7 @@
 """What the bucket says of the newest backup of the metastore: when it was taken, and by what.
 
 Place: written by `headrace backup`, read by `headrace doctor` and by the process that is the active controller
-(metastore/backup_watch.py).
+(metastore/upkeep_watch.py).
 Invariant: the record is in the bucket, not in Postgres: a Postgres that is lost cannot say how old its backup is. It
 never names a time before which the backup began, and an older backup never replaces a newer one.
 """

@@ -108,7 +108,11 @@ class _Writer:
         async with open_cluster(cluster_settings(self._options, os.environ)) as cluster:
             topics = self._plan.topics.values()
             commit = BulkCommit(
-                *(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng),
+                cluster.metastore,
+                writer,
+                batch_id,
+                cluster.clock,
+                cluster.rng,
                 topics=topics,
                 is_named=is_named,
                 bucket=cluster.store,

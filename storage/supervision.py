@@ -99,7 +99,11 @@ class Supervisor:
             is_shown = work.failures & (work.failures - 1) == 0
             level = logging.ERROR if is_shown else logging.WARNING
             logger.log(
-                *(level, "background work failed: work=%s failures=%d error=%s", name, work.failures, work.error),
+                level,
+                "background work failed: work=%s failures=%d error=%s",
+                name,
+                work.failures,
+                work.error,
                 exc_info=error if is_shown else None,
             )
 

@@ -326,8 +326,12 @@ def snapshot_view(snapshot: Snapshot) -> SnapshotView:
     operation = "" if summary is None else summary.operation.value
     records = int(more.get("total-records", -1))
     return SnapshotView(
-        *(snapshot.snapshot_id, snapshot.parent_snapshot_id, operation),
-        *(snapshot.sequence_number or 0, records, more.get(OFFSETS)),
+        snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        operation=operation,
+        sequence_number=snapshot.sequence_number or 0,
+        records=records,
+        offsets=more.get(OFFSETS),
         has_offsets=OFFSETS in more or OFFSETS_IN in more,
     )
 

@@ -57,8 +57,15 @@ async def create_table(
         start_timestamp(start)
     _require_columns(values)
     definition = Definition(
-        *(cluster.metastore.cluster_id, topic.name, topic.topic_id, start, ""),
-        *(values.format, values.schema_text or "", values.tolerance, declared),
+        cluster.metastore.cluster_id,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        start=start,
+        paused="",
+        value_format=values.format,
+        value_schema=values.schema_text or "",
+        tolerance=values.tolerance,
+        declared=declared,
         is_keyed=values.is_keyed,
         key_columns=values.key_columns,
     )

@@ -80,7 +80,14 @@ class TableDeclarer:
             )
             require_key(image, topic.name, values)
             await create_table(
-                *(self.cluster, self.catalog, declared.name, topic, declared.start, declared.layout, {}, values),
+                self.cluster,
+                self.catalog,
+                declared.name,
+                topic,
+                declared.start,
+                declared.layout,
+                properties={},
+                values=values,
                 declared=declared.fixed,
             )
         except AlreadyExistsError as error:

@@ -74,7 +74,13 @@ class TableFollower:
         """Return the loop of a process: it asks for jobs, and makes the tables that topic configs declare."""
         tables, cluster = worker.tables, worker.tables.cluster
         return cls(
-            *(worker, metrics, supervisor, cluster.clock, cluster.rng, settings.tables_commit_interval_ms, upkeep),
+            worker,
+            metrics,
+            supervisor,
+            cluster.clock,
+            cluster.rng,
+            interval_ms=settings.tables_commit_interval_ms,
+            upkeep=upkeep,
             declarer=TableDeclarer(cluster, tables.topics, tables.catalog),
         )
 

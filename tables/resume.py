@@ -46,9 +46,11 @@ class Choice(enum.Enum):
 
 
 def decide(table: Table, choice: Choice, letters: Table | None = None) -> dict[int, TablePosition]:
-    """Commit the choice for a table that was rolled back; the positions at which it continues. OptionError if there is
-    nothing to decide, or not this way. UnavailableError: try again. `letters`: its dead-letter table, which goes back
-    with it.
+    """Commit the choice for a table that was rolled back, and return the positions at which it continues. `letters`:
+    its dead-letter table, which goes back with it.
+
+    OptionError if the table was not rolled back, or if it does not record the position of this choice.
+    UnavailableError: try again.
     """
     standing = standing_of(view_of(table))
     if isinstance(standing, (Follows, NotBegun)):

@@ -244,10 +244,15 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
     try:
         topic, topic_id = properties[KEYED_TOPIC if is_keyed else TOPIC], uuid.UUID(properties[TOPIC_ID])
         return Definition(
-            *(properties[CLUSTER_ID], topic, topic_id, properties[START], properties.get(PAUSED, "")),
-            *(properties.get(VALUE_FORMAT, BINARY), properties.get(VALUE_SCHEMA, "")),
-            properties.get(TOLERANCE, "invalid_data"),
-            properties.get(DECLARED, ""),
+            properties[CLUSTER_ID],
+            topic,
+            topic_id,
+            start=properties[START],
+            paused=properties.get(PAUSED, ""),
+            value_format=properties.get(VALUE_FORMAT, BINARY),
+            value_schema=properties.get(VALUE_SCHEMA, ""),
+            tolerance=properties.get(TOLERANCE, "invalid_data"),
+            declared=properties.get(DECLARED, ""),
             layout=_items(properties, PARTITION_BY),
             is_keyed=is_keyed,
             key_columns=_items(properties, KEY_COLUMNS),
@@ -303,12 +308,14 @@ def standing_of(view: TableView) -> Standing:
         return Broken(
             f"the table was rolled back: snapshot {progress.snapshot_id} is not part of the current"
             f" snapshot {lineage[0].snapshot_id}",
-            *(progress, own),
+            progress,
+            own_id=own,
         )
     if all(each.operation == REWRITE for each in lineage) and lineage[0].records == progress.records >= 0:
         return Follows(progress)
     return Broken(
         f"the snapshots between {progress.snapshot_id} and the current one, {lineage[0].snapshot_id}, have expired,"
         " and not all of the rest are rewrites with the same number of records",
-        *(progress, own),
+        progress,
+        own_id=own,
     )

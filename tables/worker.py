@@ -219,7 +219,9 @@ class TableWorker:
             return opened
         logger.warning(
             "a commit is cut: table=%s files=%d rows=%d: it is partitioned by a column with many values",
-            *(name, FILES_MAX, len(opened.rows)),
+            name,
+            FILES_MAX,
+            len(opened.rows),
         )
         cuts = {p: min(cut, opened.cuts.get(p, cut), key=lambda each: each.offset) for p, cut in found.items()}
         ends = {partition: TablePosition(cut.offset) for partition, cut in cuts.items()}
@@ -279,7 +281,11 @@ class TableWorker:
         for gap in gaps:
             logger.warning(
                 "offsets were removed before the table had them: table=%s topic=%s partition=%d offsets=%d-%d",
-                *(name, look.definition.topic, gap.partition, gap.start, gap.end - 1),
+                name,
+                look.definition.topic,
+                gap.partition,
+                gap.start,
+                gap.end - 1,
             )
         left = look.lag | {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
         missing = sum(gap.end - gap.start for gap in gaps)

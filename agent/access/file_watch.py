@@ -25,7 +25,7 @@ class FileWatch:
         self._looked_at = clock.monotonic()
 
     def changed(self) -> bool:
-        """Return whether a file is another one than at the last answer."""
+        """Return whether a file has changed since the last look; False within LOOK_SECONDS of it."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return False

@@ -120,7 +120,12 @@ class FetchService:
         self._sessions = sessions = FetchSessions(clock, rng, metrics, partitions_max=most)
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(
-            *(view, sessions, locator, delivery, waiters, clock),
+            view,
+            sessions,
+            locator,
+            delivery,
+            waiters,
+            clock,
             max_bytes=settings.fetch_max_bytes,
             acknowledged=acknowledged,
             catch_up=self._feed.catch_up,
@@ -148,7 +153,12 @@ class FetchService:
         supervisor: Supervisor | None,
     ) -> FeedFollower:
         return FeedFollower(
-            *(metastore, self._index, acknowledged, waiters, clock, metrics),
+            metastore,
+            self._index,
+            acknowledged,
+            waiters,
+            clock,
+            metrics,
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
             supervisor=supervisor,

@@ -80,9 +80,11 @@ class GroupMemory:
         return self.add(group_id, address, max(size - before, 0) + (group_bytes(group_id) if is_first else 0))
 
     def add(self, group_id: str, address: str, growth: int) -> ErrorCode:
-        """Return why a client may not use so many bytes more; NONE counts them."""
-        own = self._by_address[address] + self._joined_by_address[address] + growth
-        if growth and (self.in_use_bytes + growth > self._total or 2 * own > self._total):
+        """Return why a client may not use `growth` more bytes in a group: NONE if it may, and they are counted."""
+        of_address = self._by_address[address] + self._joined_by_address[address] + growth
+        is_over_total = self.in_use_bytes + growth > self._total
+        is_over_half = 2 * of_address > self._total  # one address uses at most half of the memory
+        if growth and (is_over_total or is_over_half):
             self._limits_reached.labels("group.memory.bytes").inc()
             return ErrorCode.group_max_size_reached
         if growth:

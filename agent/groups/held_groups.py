@@ -48,9 +48,9 @@ TICK_SECONDS = 0.05
 IDLE_SECONDS = 60.0
 """A group without members and without requests is released after this."""
 GROUPS_MAX = 10_000
-"""Beyond this, or IDLE_GROUPS_BYTES, the groups without members that were used least recently are released, so many at
-once:"""
+"""Above this number, or above IDLE_GROUPS_BYTES, the least recently used groups without members are released."""
 RELEASED_AT_ONCE = 100
+"""The number of groups that are released in one step."""
 
 
 @dataclass(slots=True, eq=False)

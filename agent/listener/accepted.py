@@ -19,6 +19,14 @@ HEADER, HANDSHAKE, AUTHENTICATION = "proxy_header", "tls_handshake", "unauthenti
 """What a newcomer has not finished: the reason when its time is over."""
 
 
+def _break_cycle(transport: asyncio.Transport) -> None:
+    """Remove the bound method that asyncio's transport keeps of itself. It makes a cycle of references, so a transport
+    that is closed, with its TLS buffers, would stay allocated until the garbage collector runs. asyncio has no public
+    call for this, and other transports (of tests) have no such attribute.
+    """
+    vars(transport).pop("_read_ready_cb", None)
+
+
 class AcceptedSocket:
     """The socket of one connection, from accept to its end."""
 
@@ -64,7 +72,7 @@ class AcceptedSocket:
         is_ending = self._host.draining or self._host.suspended
         reason = admission.refusal(address, draining=is_ending)
         if reason == "too_many" and admission.has_room(address, without=1):
-            self._entrance.newcomers.displace(self._host.clock.monotonic())  # it counts no longer
+            self._entrance.newcomers.displace(self._host.clock.monotonic())  # frees the place of one newcomer
             reason = admission.refusal(address, draining=is_ending) if not self._has_ended else reason
         if reason:
             self.close(reason)
@@ -109,7 +117,7 @@ class AcceptedSocket:
         self.established()
         self._host.arriving.discard(self)
         self._takes(0)
-        vars(self._transport).pop("_read_ready_cb", None)  # else asyncio's transport waits for the garbage collector
+        _break_cycle(self._transport)
         if self._is_admitted:
             self._entrance.admission.closed(counted_address(self.client[0]))
 

@@ -127,7 +127,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
         slow = self._host.slow
         self._replies = ReplyQueue(
-            *(self._writer, self._host.metrics, self._reply_memory, slow.seconds), partial(slow.report, self._client)
+            self._writer,
+            self._host.metrics,
+            memory=self._reply_memory,
+            slow_seconds=slow.seconds,
+            on_slow=partial(slow.report, self._client),
         )
         self._writer.begin()
         self._name_client()

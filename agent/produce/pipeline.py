@@ -162,7 +162,13 @@ class ProducePipeline:
             slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
-            *(metastore.commits, view, self._queue, self._acknowledger, clock, rng, self._metrics),
+            metastore.commits,
+            view,
+            self._queue,
+            self._acknowledger,
+            clock,
+            rng,
+            self._metrics,
             committing=callbacks.committing,
             on_committed=callbacks.on_committed,
             on_fenced=callbacks.on_fenced,

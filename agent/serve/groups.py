@@ -91,9 +91,8 @@ def compose_groups(
     answered = AnsweredShares(store, lambda: cluster.node_id, clock)
     share_memory = ShareMemory(on_limit=lambda limit: limits_reached(registry).labels(limit).inc())
     share_owner = ShareOwner(
-        api.groups, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory
+        api.groups, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory, logs
     )
-    share_owner.logs = logs
     return GroupParts(
         cluster=cluster,
         in_force=in_force,

@@ -59,9 +59,13 @@ class ProduceDriver:
         self._producers = [Producer(settings) for _ in range(order.producers)]
 
     def connect(self) -> None:
-        """Send a record to each partition, so that connections and producer ids exist before the measured time."""
+        """Send a record to each partition by each of its producers, so that connections and producer ids exist before
+        the measured time.
+        """
         order = self._order
-        for count in range(order.partitions * (order.producers if order.producers > order.partitions else 1)):
+        # By `turn`, each partition has one producer; if producers are more than partitions, each has all partitions.
+        producers_of_each = order.producers if order.producers > order.partitions else 1
+        for count in range(order.partitions * producers_of_each):
             self._produce(count)
         if self._flush(FLUSH_SECONDS) or self._failed:
             raise SystemExit(f"the first records failed: {self._first_error}")

@@ -38,6 +38,9 @@ def described_file(state: ClusterState, secrets: str = "secrets") -> str:
 
 
 def _dump(value: Any) -> str:
+    """Return the value as YAML. Control characters that PyYAML writes as they are become escapes, because a terminal
+    would obey them.
+    """
     text = str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
     if text.replace("\n", "").isprintable():
         return text

@@ -111,7 +111,7 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
     life = shared.life()
     if CONTROLLER in wanted:
         controller = ControllerRole(
-            *(settings, shared.metastore, shared.clock, shared.rng, shared.registry), supervisor=shared.supervisor
+            settings, shared.metastore, shared.clock, shared.rng, shared.registry, supervisor=shared.supervisor
         )
         beside = _next_to(settings, shared, life, lambda: settings.node_id, lambda: controller.image)
         members: list[list[Role]] = [[controller], *beside]
@@ -131,7 +131,12 @@ def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> li
         from headrace.compactor.worker import Worker
 
         worker = Worker(
-            *(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry),
+            settings,
+            shared.store,
+            shared.metastore,
+            shared.clock,
+            shared.rng,
+            shared.registry,
             supervisor=shared.supervisor,
             job_metrics=job_metrics,
         )
@@ -164,7 +169,7 @@ def compose_agent(
     is_active: Callable[[], bool] = _never
     if CONTROLLER in roles(settings):
         controller = ControllerRole(
-            *(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker, shared.supervisor)
+            settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker, shared.supervisor
         )
         broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)

@@ -80,14 +80,12 @@ class ProcessShell:
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._metastore_watch = DependencyWatch(
-            *(
-                METASTORE,
-                metastore.probe_commit,
-                METASTORE_PROBE_SECONDS,
-                clock,
-                metastore.commits_made,
-                metastore.refusal,
-            ),
+            METASTORE,
+            probe=metastore.probe_commit,
+            interval_seconds=METASTORE_PROBE_SECONDS,
+            clock=clock,
+            writes_so_far=metastore.commits_made,
+            refusal=metastore.refusal,
             own_failure=heartbeat_failure,
         )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
@@ -96,7 +94,12 @@ class ProcessShell:
             watches.append(self._bucket_watch)
         self._readiness = Readiness(watches, self._own_parts, peers, clock, registry, self._supervisor)
         self._upkeep = UpkeepWatch(
-            *(metastore, self._puts, settings.file_delete_delay_ms, is_active_controller, clock, registry)
+            metastore,
+            store=self._puts,
+            delay_ms=settings.file_delete_delay_ms,
+            is_active=is_active_controller,
+            clock=clock,
+            registry=registry,
         )
         self._idle_heap = IdleHeap(clock)
         in_use = {"allocator": lambda: self._idle_heap.idle_bytes}

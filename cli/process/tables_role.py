@@ -132,7 +132,11 @@ class TablesRole:
         upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
         work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
         return JobRunner(
-            *(shared.metastore.jobs, work.handlers(schedule), shared.clock, shared.rng, self._job_metrics),
+            shared.metastore.jobs,
+            handlers=work.handlers(schedule),
+            clock=shared.clock,
+            rng=shared.rng,
+            metrics=self._job_metrics,
             worker=f"{socket.gethostname()}-{os.getpid()}",
             supervisor=self._supervisor,
         )

@@ -42,7 +42,9 @@ class Ending:
         relied: Mapping[int, int],
         passes: Mapping[int, Pass],
     ) -> None:
-        """Swap the extents of a stored file in, and note the outcomes in the passes that are still complete."""
+        """Swap the extents of a stored file in, and note the outcomes in the passes that are still complete. By
+        partition key: `relied`, the cleaned offset on which a swap relies; `passes`.
+        """
         swapper = Swapper(_RelyingSwaps(self._metastore.cleaning, relied), self._shards, self._clock, self._rng)
         try:
             async for some, outcomes in swapper.swap_in(token, file, runs):

@@ -166,8 +166,12 @@ class Cleaner:
         keys, end = await self._keys(partition, plan, end, reads, unreadable, leaves_to_spark)
         began_ms, kept_offset = now_ms(), partition.high_watermark - 1
         rule = CleaningPass(
-            *(keys, partition.cleaned_offset, kept_offset),
-            *(began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)),
+            keys,
+            partition.cleaned_offset,
+            kept_offset,
+            now_ms=began_ms,
+            horizon_ms=began_ms + wanted.delete_retention_ms,
+            ended=ended_in(partition),
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
         sources = sources_of(reads, extents, self._limits)

@@ -184,7 +184,12 @@ def mended_file(look: ExtentLook, name: PartitionName) -> MergedFile:
             )
     body = writer.finish()
     swap = Swap(
-        *(extent.partition_key, extent.base_offset, extent.last_offset, BODY_START, length, extent.leader_epoch),
+        extent.partition_key,
+        extent.base_offset,
+        extent.last_offset,
+        position=BODY_START,
+        length=length,
+        leader_epoch=extent.leader_epoch,
         max_timestamp=min(newest, extent.max_timestamp),
         inputs=(SwapInput(extent.last_offset, extent.file_id),),
     )

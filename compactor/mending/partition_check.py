@@ -117,10 +117,12 @@ class PartitionChecker:
             answer = await self._page(key, offset)
         visible = [one for one in problems if one.last_offset >= answer.log_start_offset]
         return PartitionCheck(
-            *(answer.log_start_offset, answer.high_watermark, answer.last_stable_offset),
-            looked,
-            offset if looked >= self._extents_max else max(offset, end),
-            sorted(visible, key=lambda one: one.first_offset),
+            answer.log_start_offset,
+            answer.high_watermark,
+            answer.last_stable_offset,
+            extents=looked,
+            checked_to=offset if looked >= self._extents_max else max(offset, end),
+            problems=sorted(visible, key=lambda one: one.first_offset),
         )
 
     async def _page(self, key: int, offset: int) -> PartitionExtents:
@@ -168,9 +170,15 @@ class PartitionChecker:
         kind = ProblemKind.ALTERED if look.examined.body else ProblemKind.MISSING
         return [
             Problem(
-                *(kind, extent.file_id, one.piece.position, one.piece.length),
-                *(one.piece.base_offset, one.piece.last_offset, one.piece.why, found_ms),
-                one.source if one.batches else None,
+                kind,
+                extent.file_id,
+                one.piece.position,
+                one.piece.length,
+                first_offset=one.piece.base_offset,
+                last_offset=one.piece.last_offset,
+                why=one.piece.why,
+                found_ms=found_ms,
+                copy=one.source if one.batches else None,
             )
             for one in look.found
         ]

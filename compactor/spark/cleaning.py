@@ -164,9 +164,12 @@ class SparkCleaner:
     async def _end(
         self, partition: CleanablePartition, plan: PassPlan, reports: list[PartReport], lease: Lease
     ) -> None:
-        """Swap in what is stored; the cleaned offset moves on if every part is complete."""
+        """Swap in the files that the parts' reports name. The cleaned offset moves on if no part was refused; else the
+        partition is left out for a while.
+        """
         whole = partition_plan(partition.live)
-        key, cleaned = whole.partition_key, Pass(whole, plan.cleaned_offset, plan.end)
+        key = whole.partition_key
+        cleaned = Pass(whole, plan.cleaned_offset, plan.end)
         for report in reports:
             self._count(report)
             cleaned.left += report.left
@@ -174,7 +177,9 @@ class SparkCleaner:
             for file, runs in report.files:
                 with not_of_the_partition():
                     await self._start(lease, file, runs)
-                await self._ending.swap_in(lease.token, file, runs, {key: plan.cleaned_offset}, {key: cleaned})
+                await self._ending.swap_in(
+                    lease.token, file, runs, relied={key: plan.cleaned_offset}, passes={key: cleaned}
+                )
         refused = next((report for report in reports if report.why), None)
         if refused is None:
             await self._ending.finish(lease.token, cleaned)

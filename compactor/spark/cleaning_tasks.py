@@ -192,6 +192,9 @@ class ScanTask(_PassTask):
                 runner.run(extents.aclose())
 
     async def _extents(self, number: int) -> AsyncGenerator[Any, None]:
+        """Yield a batch of rows for each extent of part `number`. If an extent cannot be read, the whole partition is
+        not cleaned: a row for every part says why, so that the tasks of all parts refuse.
+        """
         plan = self.opened
         extents = plan.parts[number].extents
         async with self._store(SystemClock(), random.Random()) as store:
@@ -271,8 +274,12 @@ class RewriteTask(_PassTask):
     ) -> None:
         plan = self.opened
         rule = CleaningPass(
-            *(later, plan.cleaned_offset, plan.kept_offset),
-            *(plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended),
+            later,
+            plan.cleaned_offset,
+            plan.kept_offset,
+            now_ms=plan.began_ms,
+            horizon_ms=plan.began_ms + plan.delete_retention_ms,
+            ended=self.ended,
         )
         for extent in part.extents:
             if not is_in_file(extent):

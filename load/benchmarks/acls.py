@@ -74,7 +74,7 @@ def _acl(name: str, pattern_type: int, operation: int, principal: str) -> Access
 
 
 class ViewWithAcls(FixedView):
-    """The cluster of bench_request.py, with ACLs."""
+    """The cluster of load/benchmarks/request.py, with ACLs."""
 
     def __init__(self, known: frozenset[AccessControlRecord]) -> None:
         self.image = replace(FixedView.image, access_controls=known)

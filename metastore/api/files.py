@@ -104,8 +104,7 @@ class FileApi(Protocol):
         """
 
     async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
-        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
-        epochs are ours.
-
-        The first extent of a partition decides its log start, the last its high watermark.
+        """Store extents of files that `rebuild_files` named. The extents of a partition come in offset order, also over
+        several calls: the first decides its log start, the last its high watermark. The leader epochs of the extents
+        are replaced by the metastore's.
         """

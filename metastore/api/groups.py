@@ -108,9 +108,8 @@ class GroupApi(Protocol):
         """Store offsets, all in one transaction; False for a partition that is gone."""
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-        """Stored offsets of the asked partitions (all when None); those without one are left out, unless one is
-
-        pending.
+        """Return stored offsets of the asked partitions (None: of all). A partition that has neither a stored nor a
+        pending offset is left out.
         """
 
     async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:

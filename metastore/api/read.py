@@ -52,7 +52,7 @@ class Extent(NamedTuple):
     def newest_ms(self) -> int | None:
         """The newest time in it, of a record or of the marker; None if no record has one."""
         if self.file_id is None:
-            return self.position
+            return self.position  # of a marker, it is the time
         return self.max_timestamp if self.max_timestamp >= 0 else None
 
 
@@ -137,9 +137,8 @@ class OffsetQuery(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """`extent` is set for a timestamp (and MAX_TIMESTAMP) look-up: the first extent with a max_timestamp
-
-    that reaches it; the caller opens it to find the record. Otherwise `offset` is the answer.
+    """`extent` is set if the query was for a timestamp or for MAX_TIMESTAMP: the first extent with a max_timestamp
+    that is not below it; the caller opens it to find the record. Otherwise `offset` is the answer.
     """
 
     known: bool

@@ -28,9 +28,8 @@ def shown_count(topic: TopicImage, index: int) -> int:
 
 
 def resized(topic: TopicImage, index: int, count: int) -> tuple[int, ...]:
-    """Return the assignment with `count` replicas that moves nothing: preferred agents stay, the last ones go first.
-
-    Empty if the topic's replication factor says the same.
+    """Return the assignment with `count` replicas that moves no leader: the first preferred agents stay, and replicas
+    of the object store fill it up. Empty if no agent is preferred and the topic's replication factor is `count`.
     """
     agents = [node_id for node_id in topic.assignment(index).preferred if is_agent(node_id)] or [VIRTUAL_NODE_ID]
     if agents == [VIRTUAL_NODE_ID] and count == _factor(topic):

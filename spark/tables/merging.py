@@ -95,8 +95,11 @@ class KeyMerge:
                 raise UnavailableError(f"a merge on Spark is to be repeated: {problem}")
             logger.info(
                 "merged by spark: table=%s tasks=%d groups=%d put=%d gone=%d",
-                *(self.name, len(splits), len(merged)),
-                *(sum(each.merged.put for each in merged), sum(each.merged.gone for each in merged)),
+                self.name,
+                len(splits),
+                len(merged),
+                sum(each.merged.put for each in merged),
+                sum(each.merged.gone for each in merged),
             )
             return _made(merged, dead)
         logger.info("the driver decides about records of this chunk: table=%s tasks=%d", self.name, len(splits))

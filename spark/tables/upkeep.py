@@ -40,7 +40,11 @@ def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, u
     work = UpkeepJobs(tables, upkeep, UpkeepMetrics(CollectorRegistry()), cluster.clock)
     metrics = JobMetrics(cluster.clock, CollectorRegistry())
     return JobRunner(
-        *(cluster.metastore.jobs, work.handlers(schedule), cluster.clock, cluster.rng, metrics),
+        cluster.metastore.jobs,
+        handlers=work.handlers(schedule),
+        clock=cluster.clock,
+        rng=cluster.rng,
+        metrics=metrics,
         worker=f"{socket.gethostname()}-{os.getpid()}",
     )
 

@@ -79,21 +79,22 @@ class Footer:
 
 
 def encode_footer(partitions: Sequence[PartitionEntry], index_interval_bytes: int) -> bytes:
-    """Footer and trailer. InvalidError if the footer would be larger than readers accept."""
+    """Return footer and trailer. InvalidError if the footer would be larger than readers accept."""
     index = [entry for partition in partitions for entry in partition.index_entries]
-    rows = [_ENTRY.pack(p.topic_id.bytes, *p[1:-1], len(p.index_entries)) for p in partitions]
-    footer = b"".join(
-        (
-            _COUNTS.pack(len(partitions), len(index), index_interval_bytes),
-            *rows,
-            *(_INDEX_ENTRY.pack(*entry) for entry in index),
-        )
-    )
+    rows = [_packed(partition) for partition in partitions]
+    index_rows = [_INDEX_ENTRY.pack(*entry) for entry in index]
+    footer = b"".join((_COUNTS.pack(len(partitions), len(index), index_interval_bytes), *rows, *index_rows))
     if len(footer) > MAX_FOOTER_BYTES:
         raise InvalidError(f"too many partitions for one segment file: partitions={len(partitions)}")
-    trailer = TRAILER.pack(len(footer), 0, VERSION, 0, _END_MAGIC)
-    crc = crc32c.crc32c(trailer[:_CRC_COVERED_TRAILER_BYTES], crc32c.crc32c(footer))
+    without_crc = TRAILER.pack(len(footer), 0, VERSION, 0, _END_MAGIC)
+    crc = crc32c.crc32c(without_crc[:_CRC_COVERED_TRAILER_BYTES], crc32c.crc32c(footer))
     return footer + TRAILER.pack(len(footer), 0, VERSION, crc, _END_MAGIC)
+
+
+def _packed(partition: PartitionEntry) -> bytes:
+    """Return the row of a partition: its fields, with the number of its index entries in their place."""
+    topic_id, *numbers, index_entries = partition
+    return _ENTRY.pack(topic_id.bytes, *numbers, len(index_entries))
 
 
 def tail_bytes(tail: bytes | memoryview, object_size: int) -> int:

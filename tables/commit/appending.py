@@ -54,12 +54,14 @@ def append(table: Table, before: TableProgress | None, add: Append) -> CommitRes
 
 
 def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys: Sequence[str] = ()) -> CommitOutcome:
-    """Add the columns that the table lacks, and widen others; no snapshot. A commit bound to a snapshot is not
-    disturbed: rows in the older columns are as good. UnavailableError, TableError: nothing was committed.
+    """Add the columns that the table lacks, and widen the types of others. This makes no snapshot, so an append that
+    is under way still commits: its rows, in the older columns, remain valid.
 
-    `layout`: what the table is partitioned by. What waited for one of these columns counts from this commit on, before
-    any row has a value there. OptionError if a column cannot be used so; SchemaError if one has the name of a
-    partition field. `keys`: columns of the key (keys.py), which are identifier fields from then on.
+    `layout`: the terms by which the table is partitioned. A term for which the column did not exist yet takes effect in
+    this commit, before any row has a value in that column. `keys`: the columns of the key (keys.py), which become
+    identifier fields.
+    UnavailableError, TableError: nothing was committed. OptionError if the table cannot be partitioned by a column;
+    SchemaError if a column has the name of a partition field.
     """
 
     def staged() -> Transaction:

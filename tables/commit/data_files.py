@@ -144,6 +144,7 @@ class _FileWriter(NamedTuple):
         return cls(metadata, storage, have, want, schema_to_pyarrow(want, include_field_ids=True), metrics)
 
     def write(self, part: _Part) -> DataFile:
+        """Write the part's rows as one Parquet file, and return its entry for a manifest."""
         properties = self.metadata.properties
         batches = [projected(each, self.have, self.want, self.target) for each in part.rows]
         places = load_location_provider(self.metadata.location, properties)

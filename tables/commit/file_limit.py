@@ -48,8 +48,10 @@ def without(rows: pa.Table, cuts: dict[int, Cut]) -> pa.Table:
 
 
 def _places(metadata: TableMetadata, rows: pa.Table) -> NDArray[np.int64]:
-    """Return a number for the place of each row: equal if they are in one file."""
-    schema, found = metadata.schema(), np.zeros(len(rows), np.int64)
+    """Return a number for each row: rows with the same values of all partition fields, which are written to one file,
+    have the same number.
+    """
+    schema, places = metadata.schema(), np.zeros(len(rows), np.int64)
     for field in metadata.spec().fields:
         name = schema.find_column_name(field.source_id)
         assert name is not None, "a partition field has its column"
@@ -57,8 +59,10 @@ def _places(metadata: TableMetadata, rows: pa.Table) -> NDArray[np.int64]:
         values = transform(_get_field_from_arrow_table(rows, name))
         chunk = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         codes = pc.fill_null(chunk.dictionary_encode().indices, -1).to_numpy().astype(np.int64)
-        found = np.unique(found * (int(codes.max(initial=0)) + 2) + codes + 1, return_inverse=True)[1]
-    return found
+        # One number per pair of place so far and value (-1 is null), made small again: it cannot overflow.
+        pairs = places * (int(codes.max(initial=0)) + 2) + codes + 1
+        _, places = np.unique(pairs, return_inverse=True)
+    return places
 
 
 def _log(rows: pa.Table) -> pa.Table:

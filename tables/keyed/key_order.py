@@ -106,17 +106,22 @@ def _begin_below(topic: TopicImage, child: int, parent: int, ends: PartitionEnds
 
 
 async def waits_of(metastore: Metastore, topic: TopicImage) -> list[PartitionWait]:
-    """Ask the metastore, and return what the topic's partitions wait for; none for a topic that never changed."""
-    asked = [(p, epoch) for p, epoch in topic.created_from.values()]
-    asked += [(p, epoch) for each in topic.before_deletion.values() for p, epoch in each.items()]
-    queries = {(p, epoch): key for p, epoch in asked if (key := topic.key(p)) is not None}
-    ended = {p: key for p in (*topic.marked, *topic.aliases) if (key := topic.key(p)) is not None}
+    """Ask the metastore for the ends of the topic's epochs and logs, and return what its partitions wait for. Nothing
+    is asked for a topic that never changed, and no partition of it waits.
+    """
+    asked = [(created.source, created.leader_epoch) for created in topic.created_from.values()]
+    for ancestors in topic.before_deletion.values():
+        asked += ancestors.items()
+    epoch_keys = {(index, epoch): key for index, epoch in asked if (key := topic.key(index)) is not None}
     epochs: dict[tuple[int, int], int] = {}
-    if queries:
-        answers = await metastore.index.find_epoch_ends([EpochQuery(key, epoch) for (_, epoch), key in queries.items()])
-        epochs = {each: answer.end_offset for each, answer in zip(queries, answers, strict=True) if answer.known}
+    if epoch_keys:
+        queries = [EpochQuery(key, epoch) for (_, epoch), key in epoch_keys.items()]
+        ends = await metastore.index.find_epoch_ends(queries)
+        epochs = {each: end.end_offset for each, end in zip(epoch_keys, ends, strict=True) if end.known}
+    ended_keys = {index: key for index in (*topic.marked, *topic.aliases) if (key := topic.key(index)) is not None}
     logs: dict[int, int] = {}
-    if ended:
-        marks = await metastore.index.list_offsets([OffsetQuery(key, int(OffsetKind.LATEST)) for key in ended.values()])
-        logs = {each: answer.offset for each, answer in zip(ended, marks, strict=True) if answer.known}
+    if ended_keys:
+        latest = [OffsetQuery(key, int(OffsetKind.LATEST)) for key in ended_keys.values()]
+        marks = await metastore.index.list_offsets(latest)
+        logs = {index: mark.offset for index, mark in zip(ended_keys, marks, strict=True) if mark.known}
     return waits_of_topic(topic, PartitionEnds(epochs, logs))

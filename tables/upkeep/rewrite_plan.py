@@ -79,7 +79,7 @@ def tier_of(size_bytes: int, target_bytes: int) -> int:
 
 
 def _packed(files: Sequence[SmallFile], target_bytes: int) -> list[list[SmallFile]]:
-    """Neighbours, up to so many bytes."""
+    """Group neighbouring files; a group has at most `target_bytes`, or one file that is larger."""
     groups: list[list[SmallFile]] = []
     size = 0
     for each in files:

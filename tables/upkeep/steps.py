@@ -50,7 +50,9 @@ class UpkeepReport(NamedTuple):
         return UpkeepReport(
             DeletedRows(*map(sum, zip(self.deleted, other.deleted, strict=True))),
             Rewritten(*map(sum, zip(self.rewritten, other.rewritten, strict=True))),
-            *(self.expired + other.expired, self.files + other.files, self.manifests + other.manifests),
+            expired=self.expired + other.expired,
+            files=self.files + other.files,
+            manifests=self.manifests + other.manifests,
         )
 
     def __str__(self) -> str:
@@ -72,8 +74,10 @@ class UpkeepTerms(NamedTuple):
     @classmethod
     def of(cls, settings: Settings) -> UpkeepTerms:
         return cls(
-            *(settings.tables_rewrite_min_files, settings.tables_rewrite_max_bytes),
-            *(settings.tables_snapshot_max_age_ms, settings.tables_orphan_min_age_ms),
+            settings.tables_rewrite_min_files,
+            rewrite_bytes=settings.tables_rewrite_max_bytes,
+            snapshot_max_age_ms=settings.tables_snapshot_max_age_ms,
+            orphan_min_age_ms=settings.tables_orphan_min_age_ms,
         )
 
 

@@ -1,4 +1,4 @@
-"""How docstrings begin, and mannered turns, measured: `python -m tests.house.docstrings [PATH ...]`.
+"""How docstrings begin, cut sentences and mannered turns, measured: `python -m tests.house.docstrings [PATH ...]`.
 
 Place: part of `make check`, next to tests/house/words.py, which has the list of hard words.
 
@@ -10,6 +10,10 @@ missing ("Return whether"); a property, a class, a field and a module may have i
 is a sentence, so its docstring may begin with the condition ("Below the initial count"). "The handler." of a class and
 the like are EMPTY. The figure is the share of all docstrings in per cent, with an alarm at FRAGMENTS_MAX.
 
+**Cut sentences.** A paragraph of a docstring that has no punctuation mark at its end, with a lower-case word at the
+beginning of the next paragraph, is one sentence that an empty line cuts in two. None is allowed; a block that is
+indented (commands, a table) does not count.
+
 **Mannered turns.** The figure is the number of matches of TURNS in everything that is English (documents, comments,
 docstrings, messages; what words.py reads), per 10,000 lines of these files, with an alarm at TURNS_MAX.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -37,6 +42,8 @@ PREPOSITIONS = (
 )
 CLAUSES = ("what", "how", "why", "whether")
 EMPTY = re.compile(r"(the|a|an) (handler|class|function|method|value|result)\.?$", re.IGNORECASE)
+_CUT = re.compile(r"[^\s.?!:|`]\n[ \t]*\n(?=[a-z])(?!\w+\.\w)")
+"""The second part does not look like code (`frame.write`)."""
 _FRAGMENT = re.compile(rf"({'|'.join(PREPOSITIONS)}|none (if|when|for|while|until))\b", re.IGNORECASE)
 _CLAUSE = re.compile(rf"({'|'.join(CLAUSES)})\b", re.IGNORECASE)
 
@@ -72,6 +79,12 @@ class Docstring:
         if EMPTY.match(self.text) or (_FRAGMENT.match(self.text) and not self.name.startswith("test_")):
             return True
         return self.kind == "function" and bool(_CLAUSE.match(self.text))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether an empty line cuts a sentence of it in two."""
+        text = self.text if self.kind == "module" else inspect.cleandoc(self.text)
+        return _CUT.search(text) is not None
 
 
 def _text(node: ast.stmt) -> str | None:
@@ -128,12 +141,14 @@ def main() -> int:
         mannered += turns(path, source)
         if path.endswith(".py"):
             found += docstrings(path, source)
-    fragments = [one for one in found if one.fragment]
+    fragments, cut = [one for one in found if one.fragment], [one for one in found if one.is_cut]
     share = 100 * len(fragments) / max(len(found), 1)
     rate = 1e4 * len(mannered) / max(lines, 1)
-    over = share > FRAGMENTS_MAX, rate > TURNS_MAX
+    over = share > FRAGMENTS_MAX, rate > TURNS_MAX, bool(cut)
     for one in fragments if options.every or over[0] else []:
         print(f"{one.path}:{one.line}: {one.kind} {one.name}: {one.text.splitlines()[0]}")
+    for one in cut:
+        print(f"{one.path}:{one.line}: {one.kind} {one.name}: an empty line cuts a sentence in two")
     for turn in mannered if options.every or over[1] else []:
         print(f"{turn.path}:{turn.line}: {turn.word}: {turn.text}")
     print(f"docstrings: {len(fragments)} of {len(found)} are fragments, {share:.2f} % (alarm at {FRAGMENTS_MAX:g} %)")

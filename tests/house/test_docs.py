@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,10 @@ BOX = re.compile(
     r"(?<![\w/.])((?:agent|cli|compactor|config|examples|jobs|load|metastore|migrations|protocol|scan|spark|storage|tables|tests)/[\w/]+\.(?:py|sql|sh))\b"
 )
 """A file in a drawing."""
+HEADER = re.compile(r'(?:#[^\n]*\n)*r?"""(.*?)"""', re.DOTALL)
+"""The docstring of a module."""
+NAMED_FILE = re.compile(r"(?<![\w/.*{}<>-])((?:\.\./)*(?:[\w.-]+/)*\w[\w-]*\.(?:py|sql))\b(?![\w/*]|\.\w)")
+"""A file of Python or SQL in a header; no pattern (`test_*.py`), and no module (`pyspark.sql.types`)."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 
 
@@ -157,6 +163,41 @@ def test_paths_named_in_the_documents_exist() -> None:
         text = page.read_text(encoding="utf-8")
         for path in {*PATH.findall(text), *BOX.findall(text)}:
             assert (ROOT / path).exists(), f"{page.name} names {path}, which is not there"
+
+
+def test_no_module_header_names_a_file_that_is_not_there() -> None:
+    """A header may name a file by its path from the root or from its folder, or by the end of its path."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    paths = {path for path in listed if (ROOT / path).exists()}
+    ends = {"/".join(parts[start:]) for path in paths for parts in [path.split("/")] for start in range(len(parts))}
+    absent = [
+        f"{path}: {name}"
+        for path in sorted(paths)
+        if path.endswith(".py") and (header := HEADER.match((ROOT / path).read_text(encoding="utf-8")))
+        for name in sorted(set(NAMED_FILE.findall(header[1])))
+        if name not in ends and posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) not in paths
+    ]
+    assert not absent, absent
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (
+            "Place: under offset_commit.py, ../share/owner.py and lay_out.sql.",
+            ["offset_commit.py", "../share/owner.py", "lay_out.sql"],
+        ),
+        ("Source: pyspark.sql.datasource, bucket.properties, and every test_*.py below tests/.", []),
+    ],
+)
+def test_the_files_that_a_header_names_are_found(header: str, named: list[str]) -> None:
+    assert NAMED_FILE.findall(header) == named
 
 
 def test_documents_and_chart_use_kafkas_names_for_addresses() -> None:

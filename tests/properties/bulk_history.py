@@ -89,9 +89,8 @@ class BulkHistory:
         await self.end()
 
     async def begin(self) -> None:
-        """A driver runs the next batch of a writer, or the newest again. It may begin the next one as soon as the last
-
-        is decided.
+        """A driver runs the next batch of a writer, or the newest again. It may begin the next one as soon as the
+        last is decided.
         """
         writer = self.rng.choice(list(self.next_batch))
         if self.rng.random() < 0.5:

@@ -1,6 +1,6 @@
 """Connections between agents, in memory: the zone cache's calls, as bytes, between the real ends of them.
 
-Place: under VirtualLoop.create_connection; the asker's end is agent/fetch/zone_cache/connection.py, at the
+Place: under VirtualLoop.create_connection; the asker's end is agent/peers/connection.py, at the
 other end the agent's dispatcher serves what arrives, in its process.
 Fault model: there is no agent, or the connection is cut, or the other end stops answering without a
 signal; requests and answers are slow, or altered on the way; an agent is killed, paused or stopped
@@ -140,7 +140,7 @@ class NeighbourConnection(asyncio.Transport):
         return rng.uniform(*LATENCY) + (rng.uniform(*SLOW_SECONDS) if fault is Fault.NEIGHBOUR_SLOW else 0.0)
 
     def _altered(self, frame: bytes, fault: Fault | None) -> bytes:
-        """One bit is another. Lengths stay: a broken frame length is broken framing (test_zone_cache_hostile.py)."""
+        """One bit is another. Lengths stay: a broken frame length is broken framing (zone_cache/test_hostile.py)."""
         return flipped(frame, self._world.network_rng) if fault is Fault.NEIGHBOUR_ALTERED else frame
 
 

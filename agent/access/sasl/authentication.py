@@ -130,7 +130,10 @@ class Authentication:
             logger.warning(
                 "sasl refused: peer=%s client_id=%s listener=%s left_out=%d reason=clients of this listener do not"
                 " authenticate: use a listener with SASL_PLAINTEXT or SASL_SSL",
-                *(connection.peer, shown(request.client_id), connection.listener, left_out),
+                connection.peer,
+                shown(request.client_id),
+                connection.listener,
+                left_out,
                 extra=LIMITED,
             )
 
@@ -219,7 +222,13 @@ class Authentication:
         if left_out is not None and self._all_failures.left_out("", now) is not None:
             logger.warning(
                 "authentication failed: listener=%s mechanism=%s user=%r peer=%s client_id=%r left_out=%d reason=%s",
-                *(connection.listener, mechanism, name, connection.peer, shown(request.client_id), left_out, error),
+                connection.listener,
+                mechanism,
+                name,
+                connection.peer,
+                shown(request.client_id),
+                left_out,
+                error,
                 extra=LIMITED,
             )
 

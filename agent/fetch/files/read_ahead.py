@@ -217,9 +217,9 @@ def joined_ranges(wanted: Sequence[FileRange], chunk_bytes: int) -> list[FileRan
             start, end = max(one.start, chunk * chunk_bytes), min(one.end, (chunk + 1) * chunk_bytes)
             by_chunk[one.file_id, chunk, one.recent, one.run_end > 0].append(ByteRange(start, end - start))
     return [
-        FileRange(file_id, start, start + length, start + length, recent, start + length if is_run else 0)
+        FileRange(file_id, start, end, live_end=end, recent=recent, run_end=end if is_run else 0)
         for (file_id, _, recent, is_run), parts in by_chunk.items()
-        for start, length in ((span.start, span.length) for span in merge_ranges(parts, GAP_BYTES))
+        for start, end in ((span.start, span.start + span.length) for span in merge_ranges(parts, GAP_BYTES))
     ]
 
 
@@ -229,7 +229,10 @@ def read_ahead(
     """Return the read-ahead of these caches: a part of each may hold what no reader has asked for yet."""
     budgets = {True: recent.capacity_bytes // 2, False: replays.capacity_bytes * 2 // 3}
     return ReadAhead(
-        *(locator.known, reader.load_ahead, reader.is_coming, clock),
+        locator.known,
+        load=reader.load_ahead,
+        is_coming=reader.is_coming,
+        clock=clock,
         budgets=budgets,
         chunk_bytes=replays.chunk_bytes,
     )

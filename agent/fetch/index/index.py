@@ -383,7 +383,7 @@ class TailIndex:
         self._file_ends.note(extent)
 
     def _evict(self, oldest: Extent) -> None:
-        """Remove an arrival, if nothing else has: its partition may have newer extents by now, which stay."""
+        """Remove the extent that arrived first, unless it was removed already: newer ones of its partition stay."""
         tail = self._tails.get(oldest.partition_key)
         if tail is not None and tail.extents and tail.extents[0] is oldest:
             del tail.extents[0]

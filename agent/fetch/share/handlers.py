@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -25,7 +26,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
-from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader
+from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSessions
 from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
 from headrace.protocol.request import ClientConnection, Request, Response
@@ -97,8 +98,7 @@ class ShareHandlers:
             (topic.topic_id or _NO_ID, index) for topic in entity.forgotten_topics_data for index in topic.partitions
         ]
         exchange = self._sessions.fetch(
-            *(request.connection, _key(entity), entity.share_session_epoch, asked, forgotten),
-            acknowledges=bool(acks),
+            request.connection, _key(entity), entity.share_session_epoch, asked, forgotten, acknowledges=bool(acks)
         )
         if exchange.error:
             return refused(request, schema, exchange.error, exchange.message)
@@ -208,30 +208,33 @@ class ShareHandlers:
         return [_judged(each, codes.get(ref[0], ErrorCode.none)) for ref, each in zip(refs, resolved, strict=True)]
 
     async def _read(self, reading: _Reading, answer: TurnAnswer, asked_at: float) -> dict[int, ShareDelivery]:
-        """Read what was acquired. All of it is to be given back if reading took longer than the lock."""
+        """Read what was acquired, and return what is delivered and what is given back, by partition key: everything is
+        given back if reading took longer than the lock, and a topic that the client may not read (any more).
+        """
         turns = {each.key: each for each in answer.partitions if each.acquired}
         if not turns:
             return {}
-        acquired = {key: each.acquired for key, each in turns.items()}
-        whole = {key: [Returned(key, first, last) for first, last, _ in each] for key, each in acquired.items()}
+        all_returned = {key: _returned(key, turn.acquired) for key, turn in turns.items()}
         try:
             deliveries = await self._reader.read(
-                *(acquired, reading.max_bytes, reading.memory),
+                {key: turn.acquired for key, turn in turns.items()},
+                reading.max_bytes,
+                reading.memory,
                 committed=answer.read_committed,
-                needed_ends={key: each.needed_end for key, each in turns.items()},
+                needed_ends={key: turn.needed_end for key, turn in turns.items()},
             )
         except BaseException:
-            self._return(reading, answer, [each for one in whole.values() for each in one])
+            self._return(reading, answer, list(chain.from_iterable(all_returned.values())))
             raise
         if self._clock.monotonic() >= asked_at + (answer.waited_ms + answer.lock_ms) / 1000:
-            deliveries = {key: ShareDelivery(returned=returned) for key, returned in whole.items()}
+            deliveries = {key: ShareDelivery(returned=returned) for key, returned in all_returned.items()}
         if self._allowed is not None:
             codes = self._allowed.codes(reading.request, (topic for topic, _ in reading.resolved))
-            refs = {each.key: ref for ref, each in reading.resolved.items()}
+            topics = {resolved.key: topic for (topic, _), resolved in reading.resolved.items()}
             for key, delivery in deliveries.items():
-                if code := codes.get(refs[key][0], ErrorCode.none):
-                    back = [Returned(key, first, last) for first, last, _ in delivery.acquired]
-                    deliveries[key] = ShareDelivery(code, returned=[*delivery.returned, *back])
+                if code := codes.get(topics[key], ErrorCode.none):
+                    returned = [*delivery.returned, *_returned(key, delivery.acquired)]
+                    deliveries[key] = ShareDelivery(code, returned=returned)
         return deliveries
 
     async def _pass_holes(
@@ -323,6 +326,11 @@ def _acks(entity: _ShareRequest) -> _Acks:
                 ref = (topic.topic_id or _NO_ID, each.partition_index)
                 found.setdefault(ref, []).append((batch.first_offset, batch.last_offset, types))
     return found
+
+
+def _returned(key: int, acquired: Iterable[AcquiredRange]) -> list[Returned]:
+    """Return what gives these records of a partition back to the owner."""
+    return [Returned(key, first, last) for first, last, _ in acquired]
 
 
 def _fault(batches: Iterable[tuple[int, int, bytes]], *, may_renew: bool) -> bool:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (68, versions 0-1): what a member of the consumer protocol sends, and only that.
+"""ConsumerGroupHeartbeat (68, versions 0-1): the requests of members of the consumer protocol.
 
 Place: a HeartbeatHandler (../members/heartbeat_request.py), around coordinator.py. From version 1 on the member makes
 its id itself.
@@ -21,7 +21,7 @@ from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.rules import ASSIGNORS
 from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, faults_in_ids, first_fault
+from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, fault_in_ids
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, MemberHeartbeatAnswer
 from headrace.agent.groups.members.partitions import Partitions, assignment
 from headrace.agent.groups.names import client_host
@@ -89,17 +89,20 @@ class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerGroupHeartbeatRequest, Con
 
 
 def _fault(entity: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    """Return what is wrong with the request in itself."""
+    """Return what is wrong with the request, whatever the group's state is: the first fault in Kafka's order."""
     joins = entity.member_epoch == JOIN_EPOCH
     names, pattern = entity.subscribed_topic_names, getattr(entity, "subscribed_topic_regex", None)
-    own = {
-        "RebalanceTimeoutMs must be provided in first request.": joins and entity.rebalance_timeout < timedelta(0),
-        "TopicPartitions must be empty when (re-)joining.": joins and entity.topic_partitions != (),
-        "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.": joins
-        and names is None
-        and pattern is None,
-        "InstanceId can't be null.": entity.member_epoch == LEAVE_FOR_A_WHILE_EPOCH and entity.instance_id is None,
-        f"MemberEpoch is invalid: {entity.member_epoch}.": entity.member_epoch < LEAVE_FOR_A_WHILE_EPOCH,
-    }
     needs_member_id = version >= _FIRST_WITH_OWN_MEMBER_ID or not joins
-    return first_fault(faults_in_ids(entity, (pattern, *(names or ())), needs_member_id=needs_member_id) | own)
+    if fault := fault_in_ids(entity, (pattern, *(names or ())), needs_member_id=needs_member_id):
+        return fault
+    if joins and entity.rebalance_timeout < timedelta(0):
+        return "RebalanceTimeoutMs must be provided in first request."
+    if joins and entity.topic_partitions != ():
+        return "TopicPartitions must be empty when (re-)joining."
+    if joins and names is None and pattern is None:
+        return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    if entity.member_epoch == LEAVE_FOR_A_WHILE_EPOCH and entity.instance_id is None:
+        return "InstanceId can't be null."
+    if entity.member_epoch < LEAVE_FOR_A_WHILE_EPOCH:
+        return f"MemberEpoch is invalid: {entity.member_epoch}."
+    return None

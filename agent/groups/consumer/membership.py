@@ -48,7 +48,8 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
         self._topics = topics
         self._times = times
         self._may_downgrade = False
-        """A member went, or speaks the classic protocol now: maybe it was the last that spoke the consumer protocol."""
+        """Whether a member left or changed to the classic protocol since the last check: it may have been the last
+        member that speaks the consumer protocol."""
 
     def topics(self, patterns: Iterable[str]) -> KnownTopics:
         """The newest picture, as this group may see it."""

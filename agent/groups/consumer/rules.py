@@ -81,17 +81,17 @@ class ConsumerGroupRules:
         """
         settings = self._in_force.of(image)
 
-        def of(name: str, low: int, high: int) -> float:
-            value = int(self._configs.group_layers(image, group_id, name)[0].value)
-            return min(max(value, low), high) / 1000
+        def seconds(name: str, low_ms: int, high_ms: int) -> float:
+            strongest, *_ = self._configs.group_layers(image, group_id, name)
+            return min(max(int(strongest.value), low_ms), high_ms) / 1000
 
         return GroupTimes(
-            of(
+            seconds(
                 SESSION_TIMEOUT,
                 settings.group_consumer_min_session_timeout_ms,
                 settings.group_consumer_max_session_timeout_ms,
             ),
-            of(
+            seconds(
                 HEARTBEAT_INTERVAL,
                 settings.group_consumer_min_heartbeat_interval_ms,
                 settings.group_consumer_max_heartbeat_interval_ms,

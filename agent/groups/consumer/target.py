@@ -47,11 +47,11 @@ class Target(GroupEpochs):
         self._parts[member_id] = partitions
 
     def rename(self, member_id: str, successor_id: str) -> None:
-        """A static member came back under another member id, to its old part."""
+        """Give the part of a static member to the member id under which it came back."""
         self._parts[successor_id] = self._parts.pop(member_id, NOTHING)
 
     def forget(self, member_id: str) -> None:
-        """A member went: its part is free, and the target has to be made again."""
+        """Remove a member that left: its part is free, and the target has to be made again."""
         self._parts.pop(member_id, None)
         super().forget(member_id)
         self.judged_by = None

@@ -42,8 +42,8 @@ class GroupEpochs:
         return self.judged_by is topics
 
     def rename(self, member_id: str, successor_id: str) -> None:
-        """A static member came back under another member id, to its old part."""
+        """Give the part of a static member to its new member id. Nothing to do here: a subclass has the parts."""
 
     def forget(self, member_id: str) -> None:
-        """A member went: its part is free."""
+        """Make a new target necessary: a member left, so its part is free."""
         self.raise_epoch()

@@ -1,15 +1,15 @@
-"""What the requests with which members heartbeat have in common: ConsumerGroupHeartbeat, ShareGroupHeartbeat.
+"""The common part of the requests with which members heartbeat: ConsumerGroupHeartbeat, ShareGroupHeartbeat.
 
 Place: request fields to values and back, around heartbeat_coordinator.py.
-Invariant: what is wrong in itself (an empty id, a join that says nothing) is refused here, as Kafka does; the rules
-between members are in member_group.py.
+Invariant: a request that is wrong whatever the group's state is (an empty id, a join without topics) is refused here,
+as Kafka does; rules between members are in member_group.py.
 Source: Kafka's message schemas.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ H = TypeVar("H", bound=MemberHeartbeat)
 
 
 class MemberRequest(Protocol):
-    """What the requests of all kinds have."""
+    """The fields that the requests of all kinds have."""
 
     @property
     def group_id(self) -> str: ...
@@ -42,26 +42,25 @@ class MemberRequest(Protocol):
 E = TypeVar("E", bound=MemberRequest)
 
 
-def faults_in_ids(
+def fault_in_ids(
     entity: MemberRequest, topic_names: Iterable[str | None], *, needs_member_id: bool = True
-) -> dict[str, bool]:
-    """Return what may be wrong with the ids of any heartbeat, and whether it is, in Kafka's order. `topic_names`: and
-    patterns.
+) -> str | None:
+    """Return what is wrong with the ids of a heartbeat: the first fault in Kafka's order. `topic_names`: its topics and
+    patterns, of which the characters are checked.
     """
     instance_id = getattr(entity, "instance_id", None)
+    if not entity.group_id.strip():
+        return "GroupId can't be empty."
+    if needs_member_id and not entity.member_id.strip():
+        return "MemberId can't be empty."
+    if instance_id is not None and not instance_id.strip():
+        return "InstanceId can't be empty."
+    if entity.rack_id is not None and not entity.rack_id.strip():
+        return "RackId can't be empty."
     texts = (entity.group_id, entity.member_id, instance_id, entity.rack_id, *topic_names)
-    return {
-        "GroupId can't be empty.": not entity.group_id.strip(),
-        "MemberId can't be empty.": needs_member_id and not entity.member_id.strip(),
-        "InstanceId can't be empty.": instance_id is not None and not instance_id.strip(),
-        "RackId can't be empty.": entity.rack_id is not None and not entity.rack_id.strip(),
-        "A text holds a character that is not allowed.": not all(storable(text) for text in texts if text),
-    }
-
-
-def first_fault(faults: Mapping[str, bool]) -> str | None:
-    """Return the first of these messages that holds."""
-    return next((message for message, is_so in faults.items() if is_so), None)
+    if not all(storable(text) for text in texts if text):
+        return "A text holds a character that is not allowed."
+    return None
 
 
 class HeartbeatHandler(ABC, Generic[E, H]):
@@ -77,15 +76,15 @@ class HeartbeatHandler(ABC, Generic[E, H]):
 
     @abstractmethod
     def _heartbeat(self, request: Request, entity: E) -> H:
-        """The request's values."""
+        """Return the values of the request."""
 
     @abstractmethod
     def _assignment(self, schema: Schema, partitions: Partitions) -> object:
-        """What the answer says of the partitions that the member has."""
+        """Return the partitions that the member has, as the response lists them."""
 
     @abstractmethod
     def _interval(self, group_id: str) -> float:
-        """Seconds until the member's next heartbeat, as configured now."""
+        """Return the seconds until the member's next heartbeat, as configured now."""
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request, self._message)

@@ -1,6 +1,6 @@
 """Topics of an offset request: each resolved once, on one image.
 
-Place: under offset_commit.py and offset_fetch.py.
+Place: under commit_request.py, fetch_request.py and transactional_request.py.
 Invariant: what the image lacks is unknown only after catching up with the log; when that fails, it
 is unresolved, which clients take as a reason to ask again.
 """

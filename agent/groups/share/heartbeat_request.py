@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat (76, version 1): what a member of a share group sends, and only that.
+"""ShareGroupHeartbeat (76, version 1): the requests of members of share groups.
 
 Place: a HeartbeatHandler (../members/heartbeat_request.py), around coordinator.py. While share.version is 0 nothing is
 asked.
@@ -14,7 +14,7 @@ from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatReque
 from kio.schema.share_group_heartbeat.v1.response import Assignment, TopicPartitions
 
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, faults_in_ids, first_fault
+from headrace.agent.groups.members.heartbeat_request import HeartbeatHandler, fault_in_ids
 from headrace.agent.groups.members.member_values import JOIN_EPOCH, LEAVE_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.members.partitions import Partitions, assignment
 from headrace.agent.groups.names import client_host
@@ -63,10 +63,12 @@ class ShareGroupHeartbeat(HeartbeatHandler[ShareGroupHeartbeatRequest, MemberHea
 
 
 def _fault(entity: ShareGroupHeartbeatRequest) -> str | None:
-    """Return what is wrong with the request in itself."""
-    joins, names = entity.member_epoch == JOIN_EPOCH, entity.subscribed_topic_names
-    own = {
-        "SubscribedTopicNames must be set in first request.": joins and not names,
-        f"MemberEpoch is invalid: {entity.member_epoch}.": entity.member_epoch < LEAVE_EPOCH,
-    }
-    return first_fault(faults_in_ids(entity, names or ()) | own)
+    """Return what is wrong with the request, whatever the group's state is: the first fault in Kafka's order."""
+    names = entity.subscribed_topic_names
+    if fault := fault_in_ids(entity, names or ()):
+        return fault
+    if entity.member_epoch == JOIN_EPOCH and not names:
+        return "SubscribedTopicNames must be set in first request."
+    if entity.member_epoch < LEAVE_EPOCH:
+        return f"MemberEpoch is invalid: {entity.member_epoch}."
+    return None

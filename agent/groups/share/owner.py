@@ -74,11 +74,12 @@ class ShareOwner:
         answered: AnsweredShares,
         metrics: ShareMetrics,
         memory: ShareMemory | None = None,
+        logs: ShareLogs | None = None,
     ) -> None:
-        """`rows`: limits on what is stored; None: there are none. `memory`: limits on what is remembered."""
+        """`rows`: limits on what is stored; None: there are none. `memory`: limits on what is remembered. `logs`: what
+        share groups read; None: no turn is served."""
         self._metrics, self.memory = metrics, memory or ShareMemory()
-        self.logs: ShareLogs | None = None
-        """Set when the read path exists."""
+        self.logs = logs
         self._api, self._groups, self._cluster, self._clock = api, groups, cluster, clock
         self._rules, self._rows, self.answered = rules, rows, answered
         self._owned: dict[str, GroupPartitions] = {}
@@ -145,8 +146,7 @@ class ShareOwner:
         owned = self._owned.get(group.group_id)
         if owned is None or owned.held is not held or owned.group is not group:
             owned = self._owned[group.group_id] = GroupPartitions(
-                *(held, group, self._api, self._groups, self._cluster, self._clock, self._rows),
-                self._metrics,
+                held, group, self._api, self._groups, self._cluster, self._clock, self._rows, self._metrics
             )
             group.on_freed, group.on_deleted = partial(self._freed, group), partial(self.forget, owned)
             group.on_gone = partial(self._gone, owned)

@@ -66,7 +66,12 @@ class ForwardService:
         self.links = Links(make_link, inter_broker)
         self._forwarding = Forwarding(view, shared, self.links, unavailable)
         self._server = ForwardServer(
-            *(secret, lambda: view.node_id, now_ms, handle, rng, metrics),
+            secret,
+            own_node_id=lambda: view.node_id,
+            now_ms=now_ms,
+            handle=handle,
+            rng=rng,
+            metrics=metrics,
             proves=partial(_proves_links, view),
         )
 

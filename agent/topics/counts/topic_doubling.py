@@ -80,6 +80,9 @@ class TopicDoubling:
         followed_to: int | None = None
 
         async def judge(image: MetadataImage, in_doubt: Doubling | None) -> Doubling | Verdict:
+            """Return the doubling to do, or why there is none. `in_doubt`: the attempt before, with an unknown outcome;
+            if the topic has the count that it would have set, it took place.
+            """
             topic = image.topics_by_name.get(wanted.topic)
             attempted = None if in_doubt is None else in_doubt.change.undeleted
             if topic is not None and topic.ordered_partitions.undeleted == attempted:

@@ -24,9 +24,8 @@ class PostgresCommit(PostgresNoun):
     """Implements CommitApi, but for bulk writes."""
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        """InvalidError for input that cannot be right (see Staged), or for a file id that was committed with
-
-        other batches: then nothing has happened, to any of the call's files.
+        """InvalidError for input that cannot be right (see Staged), or for a file id that was committed with other
+        batches: then no file of the call was committed.
         """
         if not files:
             return []

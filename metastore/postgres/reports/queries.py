@@ -87,9 +87,18 @@ def list_jobs() -> Select[Any]:
     job = listed.c
     return (
         select(
-            *(job.job_id, job.kind, job.key, job.state, job.priority, job.period_ms),
+            job.job_id,
+            job.kind,
+            job.key,
+            job.state,
+            job.priority,
+            job.period_ms,
             func.to_ms(job.due_at).label("due_ms"),
-            *(job.epoch, job.worker, job.attempts, job.progress, job.last_error),
+            job.epoch,
+            job.worker,
+            job.attempts,
+            job.progress,
+            job.last_error,
             func.to_ms(job.created_at).label("created_ms"),
             func.to_ms(job.leased_at).label("leased_ms"),
             func.to_ms(job.ended_at).label("ended_ms"),
@@ -108,7 +117,9 @@ def count_jobs() -> Select[Any]:
     overdue = func.greatest(func.to_ms(func.wall_time()) - func.to_ms(func.min(jobs.c.due_at)), ZERO)
     return (
         select(
-            *(jobs.c.kind, jobs.c.state, func.count().label("jobs")),
+            jobs.c.kind,
+            jobs.c.state,
+            func.count().label("jobs"),
             case((and_(UNFINISHED, jobs.c.kind != PIN), overdue), else_=ZERO).label("overdue_ms"),
         )
         .group_by(jobs.c.kind, jobs.c.state)
@@ -119,8 +130,14 @@ def count_jobs() -> Select[Any]:
 def audit_files() -> Select[Any]:
     """The next files by id with all their extents, packed (packing.sql). Cost: O(files and extents returned)."""
     packed = func.pack_extent(
-        *(extents.c.partition_key, extents.c.base_offset, extents.c.last_offset, extents.c.file_id),
-        *(extents.c.position, extents.c.length, extents.c.leader_epoch, extents.c.max_timestamp),
+        extents.c.partition_key,
+        extents.c.base_offset,
+        extents.c.last_offset,
+        extents.c.file_id,
+        extents.c.position,
+        extents.c.length,
+        extents.c.leader_epoch,
+        extents.c.max_timestamp,
     )
     nothing = literal_column("''::bytea", LargeBinary())
     of_file = select(
@@ -129,7 +146,11 @@ def audit_files() -> Select[Any]:
     file = segment_files.c
     return (
         select(
-            *(file.file_id, file.state, file.level, file.size, file.live_bytes),
+            file.file_id,
+            file.state,
+            file.level,
+            file.size,
+            file.live_bytes,
             func.to_ms(file.committed_at).label("committed_ms"),
             func.to_ms(file.dead_at).label("dead_ms"),
             of_file.scalar_subquery().label("extents"),
@@ -202,7 +223,10 @@ def consumer_lags() -> Select[Any]:
     lag = func.greatest(head.high_watermark - offset.committed_offset, ZERO)
     largest = (
         select(
-            *(offset.group_id, offset.partition_key, offset.committed_offset, lag.label("records")),
+            offset.group_id,
+            offset.partition_key,
+            offset.committed_offset,
+            lag.label("records"),
             func.count().over().label("pairs"),
         )
         .join(partitions, partitions.c.partition_key == offset.partition_key)
@@ -222,7 +246,10 @@ def consumer_lags() -> Select[Any]:
     )
     age_ms = func.greatest(func.to_ms(func.wall_time()) - next_record, ZERO)
     return select(
-        *(found.group_id, found.partition_key, found.records, found.pairs),
+        found.group_id,
+        found.partition_key,
+        found.records,
+        found.pairs,
         case((found.records > ZERO, func.coalesce(age_ms, ZERO)), else_=ZERO).label("age_ms"),
     ).order_by(found.records.desc(), found.group_id, found.partition_key)
 
@@ -258,7 +285,9 @@ def describe_producers() -> Select[Any]:
     )
     return (
         select(
-            *(producer.partition_key, producer.producer_id, producer.epoch.label("producer_epoch")),
+            producer.partition_key,
+            producer.producer_id,
+            producer.epoch.label("producer_epoch"),
             last_sequence.label("last_sequence"),
             func.ring_number(producer.ring, literal_column("16")).label("last_timestamp"),
             func.coalesce(begun.first_offset, literal_column("-1")).label("transaction_start"),

@@ -91,8 +91,12 @@ class ApartOpener:
     def _request(self, *, wants_reasons: bool) -> OpeningRequest:
         definition = self.definition
         return OpeningRequest(
-            *(definition.value_format, definition.value_schema, self.registry_url, definition.tolerance),
-            *(self.budget.record, self.budget.chunk),
+            definition.value_format,
+            definition.value_schema,
+            self.registry_url,
+            definition.tolerance,
+            record_seconds=self.budget.record,
+            chunk_seconds=self.budget.chunk,
             wants_reasons=wants_reasons,
         )
 
