@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
     async def work() -> int:
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
         try:
-            status: int = await args.work(args, metastore, await _partition(metastore, args.topic, args.partition))
+            status: int = await args.work(
+                args, metastore.segment_logs, await _partition(metastore, args.topic, args.partition)
+            )
             return status
         finally:
             await metastore.close()
