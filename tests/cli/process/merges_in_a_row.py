@@ -53,7 +53,7 @@ async def merge_once(files: int, cached: list[bytearray]) -> None:
 async def main(gives_back: bool) -> list[int]:
     """Resident bytes after each merge."""
     heap, cached, resident = IdleHeap(ManualClock()), list[bytearray](), []
-    for files in (64, 128, 192, 256):
+    for files in (64, 128, 192, 256, 320, 384):
         await merge_once(files, cached)
         for _ in range(LOOKS if gives_back else 0):
             heap.look()
