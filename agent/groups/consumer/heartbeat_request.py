@@ -89,7 +89,7 @@ class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerGroupHeartbeatRequest, Con
 
 
 def _fault(entity: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    """Return what is wrong with the request, whatever the group's state is: the first fault in Kafka's order."""
+    """Return what is wrong with the request itself, in any state of the group: the first fault in Kafka's order."""
     joins = entity.member_epoch == JOIN_EPOCH
     names, pattern = entity.subscribed_topic_names, getattr(entity, "subscribed_topic_regex", None)
     needs_member_id = version >= _FIRST_WITH_OWN_MEMBER_ID or not joins

@@ -1,7 +1,7 @@
 """The common part of the requests with which members heartbeat: ConsumerGroupHeartbeat, ShareGroupHeartbeat.
 
 Place: request fields to values and back, around heartbeat_coordinator.py.
-Invariant: a request that is wrong whatever the group's state is (an empty id, a join without topics) is refused here,
+Invariant: a request that is wrong in any state of the group (an empty id, a join without topics) is refused here,
 as Kafka does; rules between members are in member_group.py.
 Source: Kafka's message schemas.
 """

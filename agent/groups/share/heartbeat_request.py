@@ -63,7 +63,7 @@ class ShareGroupHeartbeat(HeartbeatHandler[ShareGroupHeartbeatRequest, MemberHea
 
 
 def _fault(entity: ShareGroupHeartbeatRequest) -> str | None:
-    """Return what is wrong with the request, whatever the group's state is: the first fault in Kafka's order."""
+    """Return what is wrong with the request itself, in any state of the group: the first fault in Kafka's order."""
     names = entity.subscribed_topic_names
     if fault := fault_in_ids(entity, names or ()):
         return fault
