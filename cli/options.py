@@ -28,7 +28,8 @@ def add_settings(
 ) -> None:
     """Add --config (-c) and a flag per setting; `shown` come first, the rest in a separate group.
 
-    The rest is accepted, and listed by --help-all only. Without `every` it is not part of the usage of a tool.
+    The rest is accepted, and listed by --help-all only, without those that go. Without `every` it is not part of the
+    usage of a tool.
     Call it last: the usage line lists the command's other flags, and the settings as one word.
     """
     names = ("--config", "-c") if short_config else ("--config",)
@@ -48,7 +49,7 @@ def add_settings(
         flag = target.add_argument(
             *flags, dest=PREFIX + name, metavar="VALUE", help=meaning if visible else argparse.SUPPRESS
         )
-        if not visible:
+        if not visible and not declared()[name].goes:
             hidden[flag] = meaning
     parser.add_argument("--help-all", action=_HelpAll, rest=rest, hidden=hidden, help="show all settings and exit")
 

@@ -16,15 +16,17 @@ from headrace.config.bounds import LONG_MAX
 from headrace.config.settings import Settings, SettingScope
 
 ENV_PREFIX = "HEADRACE_"
-OVERRIDES = "listener_overrides"
-"""The field that is no setting: config/listener_overrides.py."""
+NO_SETTINGS = ("listener_overrides", "set_that_go")
+"""The fields that are no settings: config/listener_overrides.py, config/settings_that_go.py."""
 
 
 _SCOPES = list(SettingScope)
 
 
 class Declared(NamedTuple):
-    """One setting. `field` is its attribute in Settings, `annotation` is what msgspec converts to."""
+    """One setting. `field` is its attribute in Settings, `annotation` is what msgspec converts to; `goes` is why the
+    default is right for everyone, empty for a setting that stays.
+    """
 
     name: str
     field: str
@@ -34,28 +36,30 @@ class Declared(NamedTuple):
     annotation: Any
     accepted: str
     meaning: str
+    goes: str
 
 
 @functools.cache
 def declared() -> dict[str, Declared]:
     """Every setting by its dotted name: by scope, then in the order of declaration."""
-    found = (_declared(field) for field in msgspec.structs.fields(Settings) if field.name != OVERRIDES)
+    found = (_declared(field) for field in msgspec.structs.fields(Settings) if field.name not in NO_SETTINGS)
     return {setting.name: setting for setting in sorted(found, key=lambda setting: _SCOPES.index(setting.scope))}
 
 
 def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     info = msgspec.inspect.type_info(field.type)
     assert isinstance(info, msgspec.inspect.Metadata), "every setting is Annotated with a Meta"
-    extra = info.extra_json_schema or {}
+    extra, marks = info.extra_json_schema or {}, info.extra or {}
     return Declared(
         field.encode_name,
         field.name,
-        (info.extra or {}).get("scope", SettingScope.PROCESS),
+        marks.get("scope", SettingScope.PROCESS),
         ENV_PREFIX + field.encode_name.replace(".", "_").upper(),
         field.default,
         field.type,
         str(extra.get("accepted") or _accepted(info.type)),
         str(extra["description"]),
+        marks.get("goes", ""),
     )
 
 

@@ -75,7 +75,8 @@ def load(
     overrides = listener_overrides.grouped(
         (str(given.key), _converted(given)) for given in found if given.key not in own
     )
-    return msgspec.convert(own | {"listener.name": overrides}, Settings, strict=False)
+    going = frozenset(name for name in own if declared()[name].goes)
+    return msgspec.convert(own | {"listener.name": overrides, "set.that.go": going}, Settings, strict=False)
 
 
 def _properties(path: Path) -> Iterator[_Given]:

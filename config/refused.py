@@ -129,16 +129,14 @@ _REFUSED = {
     "principal.builder.class": _NO_PLUGINS,
     "producer.id.expiration.check.interval.ms": "fixed: an agent checks a part of the producers about every 15 to 60 s",
     "producer.purgatory.": _NO_PURGATORY,
-    "queued.max.": "requests are limited by their bytes, and per connection: see buffer.memory.bytes and"
-    " connection.max.inflight.requests",
+    "queued.max.": "requests are limited by their bytes, see buffer.memory.bytes, and to 512 of one connection",
     "quorum.": _NO_QUORUM,
     "quota.": _NO_QUOTAS,
     "remote.": _NO_TIERING,
     "replica.": _NO_REPLICAS,
     "replica.selector.class": "a client is directed to agents of its zone: see broker.rack",
     "replication.quota.": _NO_REPLICAS,
-    "request.timeout.ms": "agents send no requests to each other; see s3.request.timeout.ms and"
-    " metastore.statement.timeout.ms",
+    "request.timeout.ms": "fixed: 10 s for a request to the object store, 15 s for a statement of the metastore",
     "reserved.broker.max.id": "leave node.id unset: an id is leased from the metastore",
     "sasl.": _NO_JAAS,
     "sasl.kerberos.": _NO_KERBEROS,

@@ -8,7 +8,8 @@ is in a setting's Meta: CLUSTER has one value in the cluster, TOPIC_DEFAULT too,
 setting without a scope is each process's own, and decides neither which data the cluster keeps nor how its processes
 agree on who does what. Two processes with different values of CLUSTER would disagree, so the value in the metadata log
 applies to every process, and that of a file only while the cluster has none
-(docs/decisions/0033-one-value-per-cluster.md).
+(docs/decisions/0033-one-value-per-cluster.md). The next release refuses a setting with the mark `goes`, which is never
+one of Kafka's or one with a scope.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ class SettingScope(enum.Enum):
 CLUSTER, TOPIC_DEFAULT = ({"scope": scope} for scope in (SettingScope.CLUSTER, SettingScope.TOPIC_DEFAULT))
 OF_CLIENTS = {"scope": SettingScope.PROCESS, "bounds": "clients"}
 """Each has a row in docs/operate/LIMITS.md."""
+
+
+def goes(reason: str) -> dict[str, object]:
+    """The mark of a setting that the next release refuses; until then a value that is set applies, with a warning.
+
+    `reason`: one sentence that says why the default is right for everyone.
+    """
+    return {"goes": reason}
 
 
 class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,10 +203,22 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=8, name="metastore.pool.size")
     metastore_statement_timeout_ms: Annotated[
-        PositiveInt, Meta(description="Postgres cancels a statement of Headrace after this time.")
+        PositiveInt,
+        Meta(
+            extra=goes(
+                "A statement takes milliseconds: after 15 s its server is in trouble, however large the cluster is."
+            ),
+            description="Postgres cancels a statement of Headrace after this time.",
+        ),
     ] = field(default=15_000, name="metastore.statement.timeout.ms")
     metastore_lock_timeout_ms: Annotated[
-        PositiveInt, Meta(description="Postgres stops waiting for a lock after this time.")
+        PositiveInt,
+        Meta(
+            extra=goes(
+                "Headrace holds locks for milliseconds: to wait longer than 5 s for another session helps no client."
+            ),
+            description="Postgres stops waiting for a lock after this time.",
+        ),
     ] = field(default=5_000, name="metastore.lock.timeout.ms")
     commit_shards: Annotated[
         int,
@@ -248,15 +269,28 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     s3_max_connections: Annotated[
         PositiveInt,
         Meta(
+            extra=goes(
+                "Enough for a process: it uploads 8 files at a time, and replays read over at most 16 connections."
+            ),
             description="Maximum number of connections to the object store. Reads of 256 KiB and more have their own,"
-            " half as many, so that they leave all others to uploads."
+            " half as many, so that they leave all others to uploads.",
         ),
     ] = field(default=64, name="s3.max.connections")
-    s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="Timeout of one object store request.")] = field(
-        default=10_000, name="s3.request.timeout.ms"
-    )
+    s3_request_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=goes("The limit grows by 1 s for each 4 MiB of a body, so it fits requests of every size."),
+            description="Timeout of one object store request.",
+        ),
+    ] = field(default=10_000, name="s3.request.timeout.ms")
     store_retries: Annotated[
-        NonNegativeInt, Meta(description="Number of retries of a retryable object store request.")
+        NonNegativeInt,
+        Meta(
+            extra=goes(
+                "Pauses between attempts double: five outlast short errors, and callers try again after longer ones."
+            ),
+            description="Number of retries of a retryable object store request.",
+        ),
     ] = field(default=5, name="store.retries")
     store_hedge_percent: Annotated[
         int,
@@ -275,6 +309,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     linger_idle_ms: Annotated[
         int,
         Meta(
+            extra=goes(
+                "Requests that were sent together arrive within 3 ms; to wait longer only delays their answers."
+            ),
             ge=1,
             le=60_000,
             description="A buffer is flushed early when no byte of a Produce request arrives for this long.",
@@ -290,37 +327,48 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     flush_early_burst: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("Twenty small files cost $0.0001, and are enough for the first clients after a quiet time."),
             description="Early flushes that may follow each other at once after a quiet time, and with which an agent"
-            " starts."
+            " starts.",
         ),
     ] = field(default=20, name="flush.early.burst")
     flush_early_saving_ms: Annotated[
         NonNegativeInt,
         Meta(
+            extra=goes("The savings of an hour cost at most $0.18, and last longer than usual bursts."),
             description="Early flushes that are not used are saved for later, up to what flush.early.per.second gives"
-            " in this time."
+            " in this time.",
         ),
     ] = field(default=3_600_000, name="flush.early.saving.ms")
     flush_early_per_second_max: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("Postgres takes 50 commits a second from an agent, and slow commits lower the pace."),
             description="Early flushes per second while some are saved; at least flush.early.per.second, lower while"
-            " commits are slow. Without effect where early flushes are unlimited."
+            " commits are slow. Without effect where early flushes are unlimited.",
         ),
     ] = field(default=50, name="flush.early.per.second.max")
     flush_early_free_bytes: Annotated[
         PositiveInt,
-        Meta(description="A file of at least this size is flushed early without counting as an early flush."),
+        Meta(
+            extra=goes("A file of 4 MiB is half as large as the largest: flushed early, it costs hardly more PUTs."),
+            description="A file of at least this size is flushed early without counting as an early flush.",
+        ),
     ] = field(default=4 * 1024 * 1024, name="flush.early.free.bytes")
     flush_bytes: Annotated[
         int, Meta(ge=65_536, description="A buffer is flushed as soon as it holds this many bytes.")
     ] = field(default=8 * 1024 * 1024, name="flush.bytes")
-    upload_parallelism: Annotated[PositiveInt, Meta(description="Number of segment files uploaded in parallel.")] = (
-        field(default=8, name="upload.parallelism")
-    )
+    upload_parallelism: Annotated[
+        PositiveInt,
+        Meta(
+            extra=goes("Eight uploads of 8 MiB at a time are more than the one core of an agent fills."),
+            description="Number of segment files uploaded in parallel.",
+        ),
+    ] = field(default=8, name="upload.parallelism")
     ingest_merge_max_bytes: Annotated[
         NonNegativeInt,
         Meta(
+            extra=goes("Merged batches save cost for each batch, and one of 64 KiB is small for every consumer."),
             description="Small uncompressed batches of non-idempotent producers are merged up to this size"
             " when a file is laid out; 0: never.",
         ),
@@ -341,8 +389,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     max_inflight_requests: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("Enough for librdkafka, which sends small requests; buffer.memory.bytes bounds their memory."),
             description="Requests of one connection with an answer that was not sent, at most 64 of them other than"
-            " Produce; above this the agent stops reading from it."
+            " Produce; above this the agent stops reading from it.",
         ),
     ] = field(default=512, name="connection.max.inflight.requests")
 
@@ -353,16 +402,20 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     feed_poll_interval_ms: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("A poll costs Postgres little, and polls are rare while no consumer waits at the end."),
             description="How often the commit feed is polled while consumers are at the end; otherwise every 100 ms,"
-            " and every 10 s once nothing happens."
+            " and every 10 s once nothing happens.",
         ),
     ] = field(default=15, name="feed.poll.interval.ms")
     feed_follow_all: Annotated[
         bool,
         Meta(
+            extra=goes(
+                "What the clients of an agent need is followed anyway; the rest costs CPU time and helps none of them."
+            ),
             description="Whether the agent follows the feed of every commit shard. If false, of those that its clients"
             " read or write, and of its share of all: an agent in a large cluster then spends little on the feed."
-            " Agents may differ. With up to 3 agents each follows all."
+            " Agents may differ. With up to 3 agents each follows all.",
         ),
     ] = field(default=False, name="feed.follow.all")
     cache_bytes: Annotated[
@@ -371,6 +424,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     zone_cache_timeout_ms: Annotated[
         NonNegativeInt,
         Meta(
+            extra=goes(
+                "Another agent of the zone answers within milliseconds; the limit ends the wait for one in trouble."
+            ),
             description="If an agent of the zone does not deliver a cached chunk within this time,"
             " the object store is read instead. 0: other agents are never asked.",
         ),
@@ -460,15 +516,17 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_orphan_min_age_ms: Annotated[
         NonNegativeInt,
         Meta(
+            extra=goes("A commit takes minutes at most: no worker waits for a file that is a day older."),
             description="The worker removes data files that it, or another worker, wrote for a commit that did not"
-            " happen, once the table has a file that is so much newer. 0: it removes none."
+            " happen, once the table has a file that is so much newer. 0: it removes none.",
         ),
     ] = field(default=86_400_000, name="tables.orphan.min.age.ms")
     tables_upkeep_interval_ms: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("What upkeep does is due after hours or days, and an upkeep without work reads only metadata."),
             description="Pause between two upkeeps of a table: deletion of rows older than table.retention.ms,"
-            " rewriting of small files, merging of manifests, expiry of snapshots."
+            " rewriting of small files, merging of manifests, expiry of snapshots.",
         ),
     ] = field(default=3_600_000, name="tables.upkeep.interval.ms")
     tables_rewrite_min_files: Annotated[
@@ -483,8 +541,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_rewrite_max_bytes: Annotated[
         PositiveInt,
         Meta(
+            extra=goes("It fits a worker's memory; a table's write.target-file-size-bytes makes files smaller."),
             description="Stored bytes of a file that upkeep writes, at most about; never more than the table's"
-            " write.target-file-size-bytes. Its rows are in memory, opened: several times as much."
+            " write.target-file-size-bytes. Its rows are in memory, opened: several times as much.",
         ),
     ] = field(default=67_108_864, name="tables.rewrite.max.bytes")
     compaction_cpu_percent: Annotated[
@@ -592,17 +651,29 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     unauthenticated_connections_max_ms: Annotated[
         PositiveInt,
         Meta(
-            extra=OF_CLIENTS,
+            extra=OF_CLIENTS
+            | goes("Slow lines need seconds; if too many connections wait, the oldest are closed earlier."),
             description="PROXY header, TLS handshake and authentication must be complete after this time.",
         ),
     ] = field(default=60_000, name="unauthenticated.connections.max.ms")
     http_max_connections: Annotated[
-        PositiveInt, Meta(extra=OF_CLIENTS, description="Maximum number of connections to the HTTP listener.")
+        PositiveInt,
+        Meta(
+            extra=OF_CLIENTS
+            | goes("Probes, Prometheus and a few people need fewer; beyond it, the oldest that waits is closed."),
+            description="Maximum number of connections to the HTTP listener.",
+        ),
     ] = field(default=64, name="http.max.connections")
 
     # -- requests and replies
     control_request_max_bytes: Annotated[
-        int, Meta(extra=OF_CLIENTS, ge=65_536, description="Largest request frame of every API but Produce.")
+        int,
+        Meta(
+            extra=OF_CLIENTS
+            | goes("A request without records has at most request.max.elements elements, which fit into 8 MiB."),
+            ge=65_536,
+            description="Largest request frame of every API but Produce.",
+        ),
     ] = field(default=8 * MIB, name="control.request.max.bytes")
     request_max_elements: Annotated[
         int,
@@ -642,7 +713,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     group_member_max_bytes: Annotated[
         int,
         Meta(
-            extra=OF_CLIENTS, ge=4_096, description="Subscription of one member of a group; beyond it INVALID_REQUEST."
+            extra=OF_CLIENTS | goes("A subscription to 10,000 topics with names of 100 bytes fits into it."),
+            ge=4_096,
+            description="Subscription of one member of a group; beyond it INVALID_REQUEST.",
         ),
     ] = field(default=MIB, name="group.member.max.bytes")
     fetch_session_max_partitions: Annotated[
@@ -1112,3 +1185,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Mapping[str, Mapping[str, Any]],
         Meta(description="Listener -> setting -> value (config/listener_overrides.py)."),
     ] = field(default_factory=dict, name="listener.name")
+    set_that_go: Annotated[
+        frozenset[str],
+        Meta(description="Names of the settings that go and were set (config/settings_that_go.py)."),
+    ] = field(default=frozenset(), name="set.that.go")

@@ -30,6 +30,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners, roles
 from headrace.config.memory_budget import over_container
 from headrace.config.settings import Settings
+from headrace.config.settings_that_go import settings_that_go
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 
@@ -67,6 +68,8 @@ def serve(
     listeners(settings)  # refuses contradictory listeners before anything is opened
     open_log(settings, one_of or dict)
     _introduce(settings)
+    if one_of is None:
+        warn_of_settings_that_go(settings)
     _open_audit_log(settings.audit_log_path)
     _raise_descriptor_limit(settings)
     if warning := over_container(settings, container_limit_bytes(), 1 if one_of is None else one_of.count):
@@ -98,6 +101,12 @@ def _introduce(settings: Settings) -> None:
         if value != setting.default:
             text = setting_text(value)
             logger.info("setting: %s=%s", name, "(hidden)" if holds_secret(name, text) else text)
+
+
+def warn_of_settings_that_go(settings: Settings) -> None:
+    """One line for each that was set. Of several agents under one command, the command does it."""
+    for each in settings_that_go(settings):
+        logger.warning("%s", each)
 
 
 def _open_audit_log(path: str) -> None:

@@ -25,7 +25,7 @@ from headrace.cli.output import write, write_error
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
-from headrace.cli.process.serve import open_log
+from headrace.cli.process.serve import open_log, warn_of_settings_that_go
 from headrace.cli.several_agents.pages import ChildPages, ReadyChild, make_pages
 from headrace.cli.several_agents.places import places
 from headrace.config.addresses import address_text
@@ -45,6 +45,7 @@ def serve_processes(settings: Settings, count: int, passed_on: dict[str, str]) -
     """Serve until a signal arrives: 0 after a clean drain, 1 if an agent exited. `passed_on`: flags of each agent."""
     own = places(settings, count)
     open_log(settings)
+    warn_of_settings_that_go(settings)
     with _token_file() as (token, path, descriptor):
         pages = OWN_PAGES | {"http.bearer.token.location": path}
         agents = [

@@ -31,11 +31,10 @@ from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.spark.cleaning import SparkCleaner
-from headrace.compactor.spark.driver import add_driver_options, open_session, run_driver
+from headrace.compactor.spark.driver import add_driver_options, driver_settings, open_session, run_driver
 from headrace.compactor.spark.source import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
-from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_LARGE, COMPACT_LARGE
 from headrace.jobs.lease import Lease
@@ -113,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = load(environ=os.environ)
+    settings = driver_settings()
     summary = asyncio.run(
         work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms, spark_log_level=args.spark_log_level)
     )

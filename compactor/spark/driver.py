@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
 from headrace.config.errors import ConfigError
+from headrace.config.load import load
+from headrace.config.settings import Settings
+from headrace.config.settings_that_go import settings_that_go
 from headrace.storage.client_text import visible
 from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +47,14 @@ def run_driver(args: argparse.Namespace, application: str, work: Callable[[argpa
     except (ConfigError, HeadraceError) as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return 1
+
+
+def driver_settings() -> Settings:
+    """Return the settings of HEADRACE_* variables, and log a warning for each that goes."""
+    settings = load(environ=os.environ)
+    for each in settings_that_go(settings):
+        logger.warning("%s", each)
+    return settings
 
 
 def open_session(name: str, log_level: str) -> SparkSession:

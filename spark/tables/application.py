@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from prometheus_client import CollectorRegistry
 from pyspark import __version__ as pyspark_version
 from pyspark.sql import SparkSession
 
-from headrace.compactor.spark.driver import add_driver_options, open_session, run_driver
-from headrace.config.load import load
+from headrace.compactor.spark.driver import add_driver_options, driver_settings, open_session, run_driver
 from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
@@ -92,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     require_pyspark(pyspark_version)
     try:
-        summary = asyncio.run(work(load(environ=os.environ), args.split_bytes, args.spark_log_level))
+        summary = asyncio.run(work(driver_settings(), args.split_bytes, args.spark_log_level))
     except asyncio.CancelledError:
         print("error: stopped by SIGTERM; the next run continues", file=sys.stderr)
         return 1
