@@ -25,7 +25,7 @@ _SCOPES = list(SettingScope)
 
 class Declared(NamedTuple):
     """One setting. `field` is its attribute in Settings, `annotation` is what msgspec converts to; `goes` is why the
-    default is right for everyone, empty for a setting that stays.
+    default is right for every cluster, empty for a setting that stays.
     """
 
     name: str

@@ -44,7 +44,7 @@ OF_CLIENTS = {"scope": SettingScope.PROCESS, "bounds": "clients"}
 def goes(reason: str) -> dict[str, object]:
     """The mark of a setting that the next release refuses; until then a value that is set applies, with a warning.
 
-    `reason`: one sentence that says why the default is right for everyone.
+    `reason`: one sentence that says why the default is right for every cluster.
     """
     return {"goes": reason}
 

@@ -15,7 +15,7 @@ from headrace.config.settings import Settings
 
 
 class SettingThatGoes(NamedTuple):
-    """One that was set, with its values as text. `reason`: why the default is right for everyone."""
+    """One that was set, with its values as text. `reason`: why the default is right for every cluster."""
 
     name: str
     value: str

@@ -115,7 +115,7 @@ def _state(pid: int) -> str:
 
 
 def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: list[str], tmp_path: Path) -> None:
-    with _running(flags, tmp_path / "errors") as command:
+    with _running([*flags, "--store-retries", "4"], tmp_path / "errors") as command:
         assert command.nodes == ["11", "12"]
         first, second = (int(address.rpartition(":")[2]) for address in command.kafka)
         assert second == first + 1, "a range"
@@ -146,6 +146,8 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
         lines = command.errors()
         for index, node in enumerate(command.nodes):
             assert re.search(rf"\[process={index} node_id={node}\] .* SHUTTING_DOWN -> NOT_RUNNING", lines), lines
+        assert lines.count("setting goes: store.retries=4 applies") == 1, "said by the command, not by each agent"
+        assert lines.count("setting: store.retries=4") == 2, "it applies"
 
 
 @pytest.mark.slow
