@@ -59,7 +59,7 @@ PRINT = "import sys; print(*sys.modules)"
 
 
 def test_an_agent_loads_no_worker_no_models_of_pages_and_nothing_of_the_tests() -> None:
-    """kio imports Hypothesis where it is installed. The console has FastAPI, which loads for a third of a second."""
+    """kio imports Hypothesis where it is installed. The console has FastAPI, which loads for a quarter of a second."""
     imported = _printed(f"{LOAD}; {PRINT}")
     assert {"kio.static", "starlette", "psycopg"} < imported
     unneeded = ("hypothesis", "pytest", "headrace.compactor", "fastapi", "pydantic")
