@@ -64,6 +64,9 @@ class FetchService:
 
     `rendered_logs`: what the topics without files are rendered from; without it they are unknown.
     `zone_secret` is shared by the cluster's agents; without it this agent asks no other agent for file chunks.
+    `authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
+    `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are. `note_damage`: records what
+    is found damaged; None if nothing is recorded.
     """
 
     def __init__(
@@ -90,9 +93,6 @@ class FetchService:
         follow: FollowPolicy | None = FOLLOW_POLICY,
         note_damage: NoteDamage | None = None,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
-        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are. `note_damage`: records
-        what is found damaged; None if nothing is recorded."""
         store = steps.store(store)
         self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
         metrics = FetchMetrics(registry)
@@ -105,9 +105,7 @@ class FetchService:
         self._followed = FollowedShards(index, view, waiters, clock, metrics, follow)
         self._feed = self._make_feed(metastore, acknowledged, waiters, settings, clock, metrics, supervisor)
         traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
-        self.zone_cache: ZoneCache | None = None
-        if zone_secret is not None and settings.zone_cache_timeout_ms:
-            self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
+        self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         self._replays = replays = _replays(store, settings, metrics)
         turns, most = ReadTurns(uploading), settings.fetch_session_max_partitions
@@ -167,13 +165,15 @@ class FetchService:
 
     def _make_zone_cache(
         self,
-        secret: bytes,
+        secret: bytes | None,
         settings: Settings,
         clock: Clock,
         traffic: ZoneTraffic,
         metrics: FetchMetrics,
         registry: CollectorRegistry,
-    ) -> ZoneCache:
+    ) -> ZoneCache | None:
+        if secret is None or not settings.zone_cache_timeout_ms:
+            return None
         return ZoneCache(
             secret,
             self._cache,

@@ -139,16 +139,7 @@ class ProducePipeline:
         self._names = names = ProducerNames(lambda names: metastore.transactions.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
-        self._uploader = Uploader(
-            store,
-            clock,
-            rng,
-            self._metrics,
-            parallelism=settings.upload_parallelism,
-            merge_max_bytes=settings.ingest_merge_max_bytes,
-            database_now_ms=callbacks.database_now_ms,
-            on_flushed=callbacks.on_flushed,
-        )
+        self._uploader = self._new_uploader(store, settings, rng, callbacks)
         self._acknowledger = Acknowledger(
             self._queue,
             self._buffer,
@@ -177,6 +168,20 @@ class ProducePipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
+
+    def _new_uploader(
+        self, store: ObjectStore, settings: Settings, rng: random.Random, callbacks: Callbacks
+    ) -> Uploader:
+        return Uploader(
+            store,
+            self._clock,
+            rng,
+            self._metrics,
+            parallelism=settings.upload_parallelism,
+            merge_max_bytes=settings.ingest_merge_max_bytes,
+            database_now_ms=callbacks.database_now_ms,
+            on_flushed=callbacks.on_flushed,
+        )
 
     def _new_policy(self, settings: Settings, clock: Clock) -> FlushPolicy:
         policy = FlushPolicy(flush_limits(settings), clock.monotonic())
