@@ -45,6 +45,10 @@ class FileEnds:
     token: JobToken = field(init=False)
     janitor: JobToken = field(init=False)
     incarnation_id: uuid.UUID = field(init=False)
+    purged_rows: int = 0
+    """Of the latest purge. 1 also if it did no more than to forget that a deleted topic could be restored."""
+    has_forgotten: bool = False
+    """Whether the model takes it for that; both are tried."""
     pinned_ms: int = field(init=False)
     shift_ms: int = 0
 
@@ -118,10 +122,11 @@ class FileEnds:
         limit = self.rng.choice([3, ALL])
 
         async def real() -> None:
-            await self.store.housekeeping.purge_deleted_partitions(limit)
+            self.purged_rows = await self.store.housekeeping.purge_deleted_partitions(limit)
 
         async def modelled(model: ModelWithFiles) -> None:
-            model.purge(limit)
+            if not self.has_forgotten:
+                model.purge(limit)
 
         return Operation(f"purge {limit}", real, modelled)
 

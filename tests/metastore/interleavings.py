@@ -101,8 +101,9 @@ class History(FileEnds):
         reads = await self.store.index.find_extents(self._everything())
         producers = await self.store.reports.describe_producers(self.keys)
         files = await self.real_files()
-        for shard, order in itertools.product(range(self.store.commit_shards), _orders(operations)):
-            self.expired_shard = shard
+        forgotten = (False, True) if self.purged_rows == 1 else (False,)
+        variants = itertools.product(range(self.store.commit_shards), forgotten, _orders(operations))
+        for self.expired_shard, self.has_forgotten, order in variants:
             model = copy.deepcopy(self.model)
             told = await _told(model, operations, order)
             if (
