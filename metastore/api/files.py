@@ -100,7 +100,7 @@ class FileApi(Protocol):
     async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
         """Name files again; how many were not named yet. Those without live bytes are dead.
 
-        For a metastore that lost its rows, while no agent runs: readers are not told.
+        For a metastore that lost its rows, while no agent runs: the feed does not announce them.
         """
 
     async def rebuild_extents(self, extents: Sequence[Extent]) -> None:

@@ -94,7 +94,7 @@ class PostgresMetastore:
     """Implements metastore.api.metastore.Metastore; make it with `open`."""
 
     def __init__(self, at: Connected) -> None:
-        self.pool, self.readers, self.settings = at.pool, at.readers, at.settings
+        self.pool, self.readers = at.pool, at.readers
         self.cluster_id, self.incarnation_id, self.commit_shards = at.cluster_id, at.incarnation_id, at.commit_shards
         self.pool.others, self.readers.others = (self.readers,), (self.pool,)
         self.commits = _Commits(at)

@@ -130,5 +130,5 @@ def test_no_file_that_users_copy_and_no_reason_of_a_refusal_names_one() -> None:
 
 
 def _is_sample(path: Path) -> bool:
-    """Not the schema of the chart, which has every setting that is accepted."""
+    """The chart's schema is left out: it has every setting that is accepted."""
     return path.name != "values.schema.json" and "__pycache__" not in path.parts

@@ -46,7 +46,7 @@ class FileEnds:
     janitor: JobToken = field(init=False)
     incarnation_id: uuid.UUID = field(init=False)
     purged_rows: int = 0
-    """Of the latest purge. 1 also if it did no more than to forget that a deleted topic could be restored."""
+    """Rows of the latest purge: 1 also if it did no more than to forget that a deleted topic could be restored."""
     has_forgotten: bool = False
     """Whether the model takes it for that; both are tried."""
     pinned_ms: int = field(init=False)

@@ -60,7 +60,7 @@ class History(FileEnds):
 
     agents: list[RegisteredAgent] = field(default_factory=list)
     expired_shard: int = 0
-    """Of which the model forgets producers; each is tried."""
+    """The commit shard of which the model forgets producers; each is tried."""
     topics: dict[int, uuid.UUID] = field(default_factory=dict)
     keys: list[int] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)

@@ -103,7 +103,7 @@ async def beat(
         metadata_offset=await store.cluster.metadata_head(),
         want_fence=want_fence,
         want_shut_down=want_shut_down,
-        session_timeout_ms=store.settings.broker_session_timeout_ms,
+        session_timeout_ms=store.cluster.settings.broker_session_timeout_ms,
     )
 
 

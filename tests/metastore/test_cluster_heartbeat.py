@@ -18,7 +18,7 @@ async def _beat_at(store: PostgresMetastore, agent: RegisteredAgent, offset: int
 
 @pytest.mark.requirement("C5")
 async def test_unfencing_waits_until_the_agent_has_caught_up(metastore: PostgresMetastore) -> None:
-    lag = metastore.settings.metadata_max_lag_records
+    lag = metastore.cluster.settings.metadata_max_lag_records
     agent = await metastore.cluster.register_agent(new_agent())
     head = (await create(metastore, new_topic("wide", 2 * lag))).offset
     for offset in (0, agent.broker_epoch + 1, head - lag - 1, head + 1):

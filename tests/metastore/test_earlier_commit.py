@@ -87,7 +87,7 @@ async def _ask(
         **parameters,
         "node_id": agent.node_id,
         "broker_epoch": agent.broker_epoch,
-        "producer_expiration_ms": store.settings.producer_id_expiration_ms,
+        "producer_expiration_ms": store.cluster.settings.producer_id_expiration_ms,
         "life": store.pool.life,
     }
     async with store.pool.connection() as connection, connection.transaction(force_rollback=True):

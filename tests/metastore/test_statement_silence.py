@@ -43,7 +43,7 @@ async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
     file = file_of([batch(scene.keys[0], 0)])
     await proxy.window("half_open", 0.0)
     with monkeypatch.context() as hasty:  # only for the call that meets silence: a slow machine must not end others
-        hasty.setattr(statement, "SILENCE_S", 0.3 - store.settings.metastore_statement_timeout_ms / 1000)
+        hasty.setattr(statement, "SILENCE_S", 0.3 - store.cluster.settings.metastore_statement_timeout_ms / 1000)
         with pytest.raises(OutcomeUnknownError):
             await scene.commit(file)
     assert (await store.index.poll_feed({})).heads, "the other connection was as silent, and was not tried"

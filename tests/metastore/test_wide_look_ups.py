@@ -101,7 +101,7 @@ async def test_no_number_of_blocked_look_ups_delays_a_commit_a_heartbeat_or_the_
     await raw.execute("SELECT pg_advisory_lock(9, 9)")
     query = ExtentQuery(scene.keys[0], 0, 1)
     readers = [asyncio.ensure_future(scene.store.index.find_extents([query])) for _ in range(LOOK_UPS)]
-    await waiting(raw, scene.store.settings.metastore_reader_connections)
+    await waiting(raw, scene.store.cluster.settings.metastore_reader_connections)
 
     (answer,) = await scene.commit(file_of([batch(scene.keys[0])]))
     assert answer.batches[0].outcome is BatchOutcome.APPENDED

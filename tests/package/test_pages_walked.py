@@ -54,7 +54,7 @@ def test_blocks_are_found_by_their_form(tmp_path: Path) -> None:
 def test_each_line_is_a_command_or_something_else(
     text: str, commands: list[str], others: list[str], tmp_path: Path
 ) -> None:
-    """So a command of a program that is not known here is asked for by the next test."""
+    """A command of a program that is not in a table here counts as one, too, so the next test asks for it."""
     page = tmp_path / "PAGE.md"
     page.write_text(text)
     assert [unit for block in command_blocks(page) for unit in block.units] == commands

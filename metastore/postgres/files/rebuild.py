@@ -1,6 +1,6 @@
 """An index made again from the bucket, in a metastore that lost its rows.
 
-Place: `headrace audit --rebuild-index` (compactor/rebuild.py), while no agent runs; part of TopicApi.
+Place: `headrace audit --rebuild-index` (compactor/rebuild.py), while no agent runs; part of FileApi.
 Invariant: files first, then their extents, of each partition in offset order.
 If the process crashes between two calls, the metastore holds a part of the index: format a new one and start over.
 """
