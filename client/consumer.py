@@ -24,7 +24,7 @@ from headrace.client.cluster import ClientCluster, ClientSettings
 from headrace.client.fetching import Fetching
 from headrace.client.group_positions import PositionExchange
 from headrace.client.listeners import PartitionKeyListener, RebalanceListener
-from headrace.client.membership import ConsumerMembership
+from headrace.client.membership import ConsumerMembership, MemberTerms
 from headrace.client.offsets import EARLIEST, LATEST, TopicPartition
 from headrace.client.old_values import MOVED_HEADER
 from headrace.client.order import TopicOrder
@@ -117,11 +117,8 @@ class OrderedConsumer:
             self._cluster,
             self._clock,
             self._rng,
-            self._group_id,
-            self._topics,
+            MemberTerms(self._group_id, self._topics, self._max_poll_ms, self._assignor),
             self._news.set,
-            rebalance_timeout_ms=self._max_poll_ms,
-            assignor=self._assignor,
         )
         self._ownership = Ownership(
             self._cluster,

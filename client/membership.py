@@ -14,7 +14,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -39,6 +39,16 @@ _FIRST_INTERVAL_SECONDS = 1.0
 IdPartition = tuple[uuid.UUID, int]
 
 
+class MemberTerms(NamedTuple):
+    """What a member tells its group when it joins."""
+
+    group_id: str
+    topics: tuple[str, ...]
+    rebalance_timeout_ms: int
+    assignor: str | None
+    """Of the server, uniform or range; None: its default."""
+
+
 class ConsumerMembership:
     """`changed` is called when the target or the epoch is another one."""
 
@@ -47,14 +57,10 @@ class ConsumerMembership:
         cluster: ClientCluster,
         clock: Clock,
         rng: random.Random,
-        group_id: str,
-        topics: Collection[str],
+        terms: MemberTerms,
         changed: Callable[[], None],
-        *,
-        rebalance_timeout_ms: int,
-        assignor: str | None,
     ) -> None:
-        self.group_id = group_id
+        self.group_id = terms.group_id
         self.member_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         self.epoch = JOIN_EPOCH
         self.target: frozenset[IdPartition] = frozenset()
@@ -62,9 +68,9 @@ class ConsumerMembership:
         """Everything that it owned belongs to others, maybe."""
         self.failure: InvalidError | None = None
         """The group refuses the member; it heartbeats no more."""
-        self._cluster, self._clock, self._topics, self._changed = cluster, clock, tuple(topics), changed
-        self._rebalance_timeout = datetime.timedelta(milliseconds=rebalance_timeout_ms)
-        self._assignor = assignor
+        self._cluster, self._clock, self._topics, self._changed = cluster, clock, terms.topics, changed
+        self._rebalance_timeout = datetime.timedelta(milliseconds=terms.rebalance_timeout_ms)
+        self._assignor = terms.assignor
         self._node_id: int | None = None
         self._owned: frozenset[IdPartition] = frozenset()
         self._told: frozenset[IdPartition] | None = frozenset()

@@ -25,7 +25,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.audit_archive import AuditArchiveMetrics, AuditArchiver
-from headrace.compactor.cleaning.job import Cleaner
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
@@ -60,16 +60,15 @@ from headrace.jobs.kinds import (
 )
 from headrace.jobs.lease import Lease
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobHandler, JobRunner, no_agent
+from headrace.jobs.runner import JobHandler, JobRunner, RunnerTerms, no_agent
 from headrace.metastore.api.jobs import Job
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.clock import Clock, SystemClock
+from headrace.metastore.process_context import ProcessContext
+from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
-from headrace.storage.objects.store import ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
 from headrace.storage.supervision import Supervisor
 
@@ -92,23 +91,17 @@ class Worker:
 
     def __init__(
         self,
-        settings: Settings,
-        store: ObjectStore,
-        metastore: Metastore,
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
+        context: ProcessContext,
+        job_metrics: JobMetrics,
         node_id: Callable[[], int | None] = no_agent,
         said_here: SaidHere = no_image,
-        supervisor: Supervisor | None = None,
-        job_metrics: JobMetrics | None = None,
     ) -> None:
-        """`node_id`: of the agent in this process. Both are called on the worker's thread. `supervisor`, `job_metrics`:
-        the process's; None: separate ones."""
-        self._supervisor = supervisor or Supervisor(clock)
-        self._settings, self._store, self.metastore = settings, store, metastore
+        """`job_metrics`: the process's. `node_id`: of the agent in this process. It and `said_here` are called on the
+        worker's thread."""
+        settings, store, clock = context.settings, context.store, context.clock
+        self._context, self._settings, self.metastore = context, settings, context.metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
-        self._clock, self._rng, self._registry, self._said_here = clock, rng, registry, said_here
+        self._said_here = said_here
         self._throttled = ThrottledStore(
             store,
             bytes_per_s=settings.compactor_io_max_bytes_per_second,
@@ -123,15 +116,13 @@ class Worker:
         )
         self._following: asyncio.Task[None] | None = None
         self._runner = JobRunner(
-            metastore.jobs,
+            context.metastore.jobs,
             self._handlers(),
+            RunnerTerms(self.name, settings.compactor_threads, node_id=node_id),
             clock,
-            rng,
-            job_metrics or JobMetrics(clock, registry),
-            worker=self.name,
-            slots=settings.compactor_threads,
-            node_id=node_id,
-            supervisor=self._supervisor,
+            context.rng,
+            job_metrics,
+            context.supervisor,
         )
 
     @classmethod
@@ -140,16 +131,25 @@ class Worker:
         settings: Settings,
         registry: CollectorRegistry,
         life: LifeKeeper,
+        supervisor: Supervisor,
         node_id: Callable[[], int | None] = no_agent,
         said_here: SaidHere = no_image,
-        supervisor: Supervisor | None = None,
     ) -> Self:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store. `life`: the process's."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
         life.name_for(metastore.life)
-        return cls(settings, store, metastore, clock, rng, registry, node_id, said_here, supervisor)
+        context = ProcessContext(
+            settings=settings,
+            store=store,
+            metastore=metastore,
+            clock=clock,
+            rng=rng,
+            registry=registry,
+            supervisor=supervisor,
+        )
+        return cls(context, JobMetrics(clock, registry), node_id, said_here)
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -157,9 +157,11 @@ class Worker:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
         configs = EffectiveConfigs(self._settings)
-        self._following = self._supervisor.keep(
+        self._following = self._context.supervisor.keep(
             "pace",
-            partial(follow_pace, self.metastore.cluster, configs, self._clock, self._change_pace, self._said_here),
+            partial(
+                follow_pace, self.metastore.cluster, configs, self._context.clock, self._change_pace, self._said_here
+            ),
         )
 
     async def stop(self) -> None:
@@ -170,8 +172,7 @@ class Worker:
 
     async def close(self) -> None:
         """Close the connections that `open` opened, after `stop`."""
-        await self.metastore.close()
-        await self._store.close()
+        await self._context.close()
 
     async def _change_pace(self, pace: Pace) -> None:
         await self.metastore.keep_connections(pace.jobs + SPARE_CONNECTIONS)
@@ -181,7 +182,8 @@ class Worker:
 
     def _handlers(self) -> dict[str, JobHandler]:
         """What this worker does, by kind of job: with the settings in force when a job starts, where it has any."""
-        metastore, store, clock, rng, registry = self.metastore, self._throttled, self._clock, self._rng, self._registry
+        metastore, store, clock = self.metastore, self._throttled, self._context.clock
+        rng, registry = self._context.rng, self._context.registry
         shards, cleaning_store = metastore.commit_shards, self._throttled_cleaning
         undecided = Undecided(registry)
         deletions = JanitorMetrics(registry, undecided)
@@ -207,7 +209,9 @@ class Worker:
                     metastore, SparkLimits.of(terms), cleaning, held, is_enabled=terms.log_cleaner_enable
                 ).handle
             ),
-            CLEAN: lambda terms: Cleaner.of(cleaning_store, metastore, shards, terms, clock, rng, cleaning).handle,
+            CLEAN: lambda terms: (
+                Cleaner(cleaning_store, metastore, shards, CleaningTerms.of(terms), clock, rng, cleaning).handle
+            ),
             CLEAN_UP_SEGMENTS: lambda terms: SegmentCleanup(metastore.segments, terms, cleanup).handle,
         }
         return {

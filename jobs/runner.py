@@ -14,6 +14,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from headrace.jobs.lease import Lease
@@ -41,32 +42,38 @@ def no_agent() -> None:
     """The node id in a process without an agent."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerTerms:
+    """Who does jobs, and how many at a time."""
+
+    worker: str
+    """A name of this process, for people."""
+    slots: int = 1
+    lease_ms: int = LEASE_MS
+    node_id: Callable[[], int | None] = no_agent
+    """Of the agent in the process, None until there is one."""
+
+
 class JobRunner:
-    """Runs jobs of the kinds in `handlers`, `slots` at a time, from `start` to `stop`."""
+    """Runs jobs of the kinds in `handlers`, from `start` to `stop`."""
 
     def __init__(
         self,
         api: JobApi,
         handlers: Mapping[str, JobHandler],
+        terms: RunnerTerms,
         clock: Clock,
         rng: random.Random,
         metrics: JobMetrics,
-        *,
-        worker: str,
-        slots: int = 1,
-        lease_ms: int = LEASE_MS,
-        node_id: Callable[[], int | None] = no_agent,
-        supervisor: Supervisor | None = None,
+        supervisor: Supervisor,
     ) -> None:
-        """`worker`: a name of this process, for people. `node_id`: of the agent in it, None until there is one.
-        `supervisor`: the process's; None: a separate one."""
-        self._supervisor = supervisor or Supervisor(clock)
+        self._supervisor = supervisor
         self._api, self._handlers = api, handlers
         self._clock, self._rng, self._metrics = clock, rng, metrics
-        self._worker, self._lease_ms, self._node_id = worker, lease_ms, node_id
+        self._terms = terms
         self._idle: set[asyncio.Task[None]] = set()
         """Slots without a job: `stop` need not wait for them."""
-        self._slot_count = slots
+        self._slot_count = terms.slots
         self._slots: list[asyncio.Task[None]] = []
         self._stopping = False
         self._idle_seconds = IDLE_SECONDS
@@ -123,13 +130,13 @@ class JobRunner:
             return False
         if job.key:
             self._idle_seconds = IDLE_SECONDS  # where there is one, there may be more
-        await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
+        await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._terms.lease_ms))
         return True
 
     async def _claim(self) -> Job | None:
         try:
-            kinds, node_id = list(self._handlers), self._node_id()
-            return await self._api.claim_job(self._worker, kinds, self._lease_ms, node_id=node_id)
+            kinds, node_id = list(self._handlers), self._terms.node_id()
+            return await self._api.claim_job(self._terms.worker, kinds, self._terms.lease_ms, node_id=node_id)
         except HeadraceError as error:
             logger.warning("cannot claim a job: error=%s", error)
             return None

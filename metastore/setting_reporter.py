@@ -13,21 +13,17 @@ import asyncio
 import itertools
 import logging
 import os
-import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, IgnoredSetting, ignored, proposed
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER
-from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.settings import SettingProposals, SettingReport
-from headrace.storage.clock import Clock
+from headrace.metastore.process_context import ProcessContext
 from headrace.storage.errors import HeadraceError
-from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -50,20 +46,15 @@ class SettingReporter:
 
     def __init__(
         self,
-        api: Metastore,
-        settings: Settings,
+        context: ProcessContext,
         roles: Sequence[str],
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
         node_id: Callable[[], int | None] = lambda: None,
-        supervisor: Supervisor | None = None,
     ) -> None:
-        """`supervisor`: the process's; None: a separate one."""
-        self._supervisor = supervisor or Supervisor(clock)
-        self._api, self._settings, self._roles = api, settings, tuple(sorted(roles))
-        self._clock, self.node_id = clock, node_id
-        self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        settings, registry = context.settings, context.registry
+        self._supervisor = context.supervisor
+        self._api, self._settings, self._roles = context.metastore, settings, tuple(sorted(roles))
+        self._clock, self.node_id = context.clock, node_id
+        self._incarnation_id = uuid.UUID(int=context.rng.getrandbits(128), version=4)
         self._process = f"{socket.gethostname()}-{os.getpid()}"
         self._proposals = proposed(settings)
         self._task: asyncio.Task[None] | None = None

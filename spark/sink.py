@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from headrace.config.settings import Settings
 from headrace.metastore.api.bulk import BulkFile
 from headrace.scan.bootstrap import cluster_settings
-from headrace.scan.bulk.commit import BulkCommit
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.bulk.options import parse_write_options
 from headrace.scan.bulk.task import BulkTask, TaskPlan
 from headrace.scan.bulk.topics import writable_topics
@@ -106,15 +106,12 @@ class _Writer:
         """Once."""
         files = [file for message in messages if isinstance(message, StoredFiles) for file in message.files]
         async with open_cluster(cluster_settings(self._options, os.environ)) as cluster:
-            topics = self._plan.topics.values()
+            write = BulkWrite(writer, batch_id, tuple(self._plan.topics.values()), is_named)
             commit = BulkCommit(
                 cluster.metastore,
-                writer,
-                batch_id,
+                write,
                 cluster.clock,
                 cluster.rng,
-                topics=topics,
-                is_named=is_named,
                 bucket=cluster.store,
                 life=cluster.life,
             )

@@ -39,20 +39,26 @@ class Values(NamedTuple):
     key_columns: tuple[str, ...] = ()
 
 
+class NewTable(NamedTuple):
+    """A table that is to be made of a topic."""
+
+    name: str
+    start: str
+    layout: Sequence[str]
+    properties: Mapping[str, str]
+    values: Values
+    declared: str = ""
+    """As Definition."""
+
+
 async def create_table(
     cluster: ScannedCluster,
     catalog: TableCatalog,
-    name: str,
     topic: TopicImage,
-    start: str,
-    layout: Sequence[str],
-    properties: Mapping[str, str],
-    values: Values,
-    declared: str = "",
+    new: NewTable,
 ) -> None:
-    """Errors as TableCatalog and require_format; OptionError for key columns that it cannot have. `declared`: as
-    Definition.
-    """
+    """Errors as TableCatalog and require_format; OptionError for key columns that it cannot have."""
+    name, start, values = new.name, new.start, new.values
     if start not in (EARLIEST, LATEST):
         start_timestamp(start)
     _require_columns(values)
@@ -65,14 +71,14 @@ async def create_table(
         value_format=values.format,
         value_schema=values.schema_text or "",
         tolerance=values.tolerance,
-        declared=declared,
+        declared=new.declared,
         is_keyed=values.is_keyed,
         key_columns=values.key_columns,
     )
     columns = require_format(definition, has_file=values.schema_text is not None)
     if definition.has_dead_letters and dead_letters_of(name) in await asyncio.to_thread(catalog.names):
         raise AlreadyExistsError(f"the name of its dead-letter table is taken: {dead_letters_of(name)}")
-    table = await asyncio.to_thread(catalog.create, name, definition, layout, properties, columns)
+    table = await asyncio.to_thread(catalog.create, name, definition, new.layout, new.properties, columns)
     positions = await start_positions(cluster, topic, start)
     made = await asyncio.to_thread(append, table, None, Append(None, positions))
     if made.outcome is CommitOutcome.UNKNOWN:

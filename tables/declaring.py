@@ -21,7 +21,7 @@ from headrace.scan.errors import OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.storage.errors import AlreadyExistsError, HeadraceError
 from headrace.tables.catalog import TableCatalog
-from headrace.tables.creating import Values, create_table, require_key
+from headrace.tables.creating import NewTable, Values, create_table, require_key
 from headrace.tables.declaration import Declaration
 from headrace.tables.errors import TableError
 
@@ -79,17 +79,8 @@ class TableDeclarer:
                 key_columns=declared.key_columns,
             )
             require_key(image, topic.name, values)
-            await create_table(
-                self.cluster,
-                self.catalog,
-                declared.name,
-                topic,
-                declared.start,
-                declared.layout,
-                properties={},
-                values=values,
-                declared=declared.fixed,
-            )
+            new = NewTable(declared.name, declared.start, declared.layout, {}, values, declared.fixed)
+            await create_table(self.cluster, self.catalog, topic, new)
         except AlreadyExistsError as error:
             return f"the name is taken: {error}"
         except HeadraceError as error:

@@ -25,7 +25,7 @@ from headrace.tables.declaring import TableDeclarer
 from headrace.tables.errors import ForeignTableError
 from headrace.tables.looking import Condition
 from headrace.tables.metrics import TableMetrics
-from headrace.tables.turns import TableTurns
+from headrace.tables.turns import SHARE_SECONDS, TableTurns
 from headrace.tables.upkeep.jobs import UpkeepSchedule
 from headrace.tables.worker import TableRound, TableWorker
 
@@ -56,11 +56,12 @@ class TableFollower:
     """Tables of which a round has failed."""
     _due: dict[str, float] = field(default_factory=dict)
     """The time of the next round of each table that waits for it, in monotonic seconds."""
+    share_seconds: float = SHARE_SECONDS
+    """How long a round may take before the other tables have their turns."""
     turns: TableTurns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turns = TableTurns(self.clock)
-        self.worker.looked = self.metrics.looked
+        self.turns = TableTurns(self.clock, self.share_seconds)
 
     @classmethod
     def of(
@@ -70,8 +71,11 @@ class TableFollower:
         metrics: TableMetrics,
         supervisor: Supervisor,
         upkeep: UpkeepSchedule,
+        share_seconds: float = SHARE_SECONDS,
     ) -> TableFollower:
-        """Return the loop of a process: it asks for jobs, and makes the tables that topic configs declare."""
+        """Return the loop of a process: it asks for jobs, and makes the tables that topic configs declare.
+        `share_seconds`: infinite, so that each round is waited for, in a process that ends with its turns.
+        """
         tables, cluster = worker.tables, worker.tables.cluster
         return cls(
             worker,
@@ -82,6 +86,7 @@ class TableFollower:
             interval_ms=settings.tables_commit_interval_ms,
             upkeep=upkeep,
             declarer=TableDeclarer(cluster, tables.topics, tables.catalog),
+            share_seconds=share_seconds,
         )
 
     async def run(self) -> None:

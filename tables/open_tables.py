@@ -22,7 +22,7 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.storage.errors import NotFoundError
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.commit.live_files import KnownManifests
-from headrace.tables.creating import Values, create_table, require_key
+from headrace.tables.creating import NewTable, Values, create_table, require_key
 from headrace.tables.declaring import declarations
 from headrace.tables.listing import ListedTables
 from headrace.tables.looking import Condition, TableLook
@@ -70,7 +70,7 @@ class OpenTables(ListedTables):
         _require_retention(retention_ms)
         values = values or Values()
         require_key(image, topic, values)
-        await create_table(self.cluster, self.catalog, name, found, start, layout, properties, values)
+        await create_table(self.cluster, self.catalog, found, NewTable(name, start, layout, properties, values))
         if retention_ms >= 0:
             await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, str(retention_ms))
 

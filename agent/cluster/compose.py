@@ -6,50 +6,40 @@ Invariant: settings that the cluster may have a value for are read when they are
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.address_check import AddressCheck
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import FeatureRange, Listener
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.settings_in_force import SettingsInForce
-from headrace.storage.clock import Clock
-from headrace.storage.supervision import Supervisor
+from headrace.metastore.process_context import ProcessContext
 
 
 def compose_cluster(
-    settings: Settings,
-    metastore: Metastore,
+    context: ProcessContext,
     advertised: Sequence[Listener],
     features: Mapping[str, FeatureRange],
-    clock: Clock,
-    rng: random.Random,
-    registry: CollectorRegistry,
-    supervisor: Supervisor | None = None,
+    health: HeartbeatHealth,
 ) -> Cluster:
     """An agent's image, membership and routes. `advertised`: where clients are sent, the first one first."""
+    settings, metastore = context.settings, context.metastore
     follower = MetadataFollower(metastore.cluster)
     in_force = SettingsInForce(settings, lambda: follower.image)
     first = advertised[0]
     membership = Membership(
-        metastore.cluster,
+        context,
         follower,
         Identity(settings.node_id, first.host, first.port, settings.broker_rack, tuple(advertised), features),
         heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
         session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
         registration_timeout_seconds=settings.initial_broker_registration_timeout_ms / 1000,
-        clock=clock,
-        rng=rng,
-        registry=registry,
-        supervisor=supervisor,
+        health=health,
     )
     follower.on_image.append(
         AddressCheck(

@@ -18,22 +18,20 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import random
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
 
 from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, FeatureRange, Listener
-from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.storage.clock import Clock
-from headrace.storage.dependency import METASTORE, PATIENCE_SECONDS, NotReady
+from headrace.metastore.process_context import ProcessContext
+from headrace.storage.dependency import METASTORE, NotReady
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
-from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -85,59 +83,55 @@ class Membership:
 
     def __init__(
         self,
-        api: ClusterApi,
+        context: ProcessContext,
         follower: MetadataFollower,
         identity: Identity,
         *,
         heartbeat_interval_ms: int,
         session_timeout_ms: Callable[[], int],
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
         registration_timeout_seconds: float = REGISTRATION_TIMEOUT_SECONDS,
-        supervisor: Supervisor | None = None,
+        health: HeartbeatHealth,
     ) -> None:
+        """`health`: where the process reads whether heartbeats are answered."""
+        clock = context.clock
         self.node_id = -1
         self.broker_epoch = -1
         self.state = BrokerState.NOT_RUNNING
         self.known_head = 0
         """The end of the metadata log, as the last heartbeat found it."""
-        self._api = api
+        self._api = context.metastore.cluster
         self._follower = follower
         self._identity = identity
         self._heartbeat_seconds = heartbeat_interval_ms / 1000
         self._session_timeout_ms = session_timeout_ms
         self._registration_seconds = registration_timeout_seconds
         self._clock = clock
-        self._rng = rng
+        self._rng = context.rng
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
-        self._beat_sent_at: float | None = None
-        """When the heartbeat that is under way was sent."""
-        self._beat_error: str | None = None
-        """The error of the newest heartbeat that ended."""
+        self._health = health
         self._is_fenced = False
         self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000
         self._heartbeats: asyncio.Task[None] | None = None
-        self._supervisor = supervisor or Supervisor(clock)
+        self._supervisor = context.supervisor
         self._check_wanted = asyncio.Event()
         self._may_go = asyncio.Event()
         self._leaving: set[tuple[int, int]] = set()
         self._topics: Mapping[uuid.UUID, TopicImage] = {}
         self._doubling: set[uuid.UUID] = set()
         follower.on_image.append(self._on_image)
-        self._controller = ControllerWatch(clock, session_timeout_ms() / 1000, registry)
+        self._controller = ControllerWatch(clock, session_timeout_ms() / 1000, context.registry)
         self._lag = Gauge(
             "headrace_metadata_lag_records",
             "Records of the metadata log that this agent had not applied at its last heartbeat",
-            registry=registry,
+            registry=context.registry,
         )
         self._gauge = Gauge(
             "headrace_broker_state",
             "Broker state with Kafka's numbers: 0 not running, 1 starting, 2 recovery, 3 running, "
             "6 pending controlled shutdown, 7 shutting down",
-            registry=registry,
+            registry=context.registry,
         )
 
     async def start(self) -> None:
@@ -219,13 +213,6 @@ class Membership:
             return None
         return NotReady("fenced") if self._is_fenced else NotReady("its lease ran out", METASTORE)
 
-    def heartbeat_failure(self) -> str | None:
-        """Return why the newest heartbeat failed, or has no answer; None if it was answered. Runs on any thread."""
-        sent_at = self._beat_sent_at
-        if sent_at is not None and self._clock.monotonic() - sent_at >= PATIENCE_SECONDS:
-            return self._beat_error or "a heartbeat has no answer"
-        return self._beat_error
-
     async def _beat(self) -> None:
         while True:
             await self._pause()
@@ -306,7 +293,8 @@ class Membership:
         """Return whether the log still ends with the last record that was applied: by the record, as a log that was
         restored may be as long.
         """
-        sent_at = self._beat_sent_at = self._clock.monotonic()
+        sent_at = self._clock.monotonic()
+        self._health.sent(sent_at)
         offset, last_record = self._follower.image.offset, self._follower.last_record
         try:
             answer = await self._api.heartbeat(
@@ -318,11 +306,11 @@ class Membership:
                 session_timeout_ms=self._session_timeout_ms(),
             )
         except HeadraceError as error:
-            self._beat_error = str(error) if isinstance(error, _PASSING) else None
+            self._health.judged(str(error) if isinstance(error, _PASSING) else None)
             raise
         finally:
-            self._beat_sent_at = None
-        self._beat_error = None
+            self._health.ended()
+        self._health.judged(None)
         self._lag.set(answer.metadata_head - offset)
         self.known_head = answer.metadata_head
         self._controller.observe(answer.controller_id)

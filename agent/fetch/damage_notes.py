@@ -12,8 +12,9 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
+from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import DataExtent
 from headrace.storage.clock import Clock
@@ -26,15 +27,14 @@ REPEAT_S = 600.0
 RETRY_S = 5.0
 PENDING_MAX = 1_024
 
-NoteDamage = Callable[[Sequence[FoundDamage]], Awaitable[None]]
 _Place = tuple[uuid.UUID, int]
 
 
 class DamageNotes:
     """One per agent; `note` may be called at any time on the loop."""
 
-    def __init__(self, note_damage: NoteDamage, clock: Clock) -> None:
-        self._note_damage, self._clock = note_damage, clock
+    def __init__(self, api: CompactionApi, clock: Clock) -> None:
+        self._api, self._clock = api, clock
         self._pending: OrderedDict[_Place, FoundDamage] = OrderedDict()
         self._told: OrderedDict[_Place, tuple[FoundDamage, float]] = OrderedDict()
         self._telling: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class DamageNotes:
         while self._pending:
             some = dict(self._pending)
             try:
-                await self._note_damage(list(some.values()))
+                await self._api.note_damage(list(some.values()))
             except HeadraceError as error:
                 logger.warning("damage not recorded yet: extents=%d error=%s", len(some), error)
                 await self._clock.sleep(RETRY_S)

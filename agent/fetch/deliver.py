@@ -17,12 +17,12 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.agent.fetch.files.assemble import NO_END, Batches
-from headrace.agent.fetch.files.cache import LONG_RUN_BYTES, ChunkCache
-from headrace.agent.fetch.files.damage import Damage, is_suspect
+from headrace.agent.fetch.files.cache import LONG_RUN_BYTES
+from headrace.agent.fetch.files.damage import is_suspect
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
@@ -85,23 +85,15 @@ class Delivery:
         locator: Locator,
         reader: RangeReader,
         seeker: Seeker,
-        cache: ChunkCache,
         clock: Clock,
         rng: random.Random,
         metrics: FetchMetrics,
-        count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         ahead: ReadAhead | None = None,
-        damage: Damage | None = None,
     ) -> None:
-        """`count_sent`: gets the bytes and records of each partition of an answer (agent/cluster/topic_traffic.py).
-        `ahead`: None if nothing is read ahead. `damage`: None if no extent is examined.
-        """
+        """`ahead`: None if nothing is read ahead."""
         self._ahead = ahead
-        self._damage = damage
-        self._count_sent = count_sent
         self._locator = locator
         self._reader = reader
-        self._cache = cache
         self._seeker = seeker
         self._clock = clock
         self._rng = rng
@@ -168,10 +160,10 @@ class Delivery:
         on. If that is not clear yet, the outcome stays: the client asks again.
         """
         extent = partition.lookup.extents[0]
-        if self._damage is None or not is_in_file(extent):
+        if not is_in_file(extent):
             return False
         try:
-            return await self._damage.find(extent)
+            return await self._seeker.damage.find(extent)
         except HeadraceError as error:
             log.warning("extent not examined: partition_key=%d error=%s", partition.query.partition_key, error)
             return False
@@ -248,7 +240,7 @@ class Delivery:
             file_range = None
             if is_in_file(extent):
                 is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
-                if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
+                if is_one_more and self._reader.cache.peek(extent.file_id, start.position, stop) is None:
                     break
                 files.add(extent.file_id)
                 run_end = end if extent.length >= LONG_RUN_BYTES else 0
@@ -272,7 +264,7 @@ class Delivery:
         return [next(found) if start is None else start for start in known]
 
     def _known_start(self, extent: Extent, offset: int) -> BatchStart | HeadraceError | None:
-        error = None if self._damage is None else self._damage.at(extent, offset)
+        error = self._seeker.damage.at(extent, offset)
         return error or self._seeker.known_start(extent, offset)
 
     async def _fill(
@@ -325,7 +317,7 @@ class Delivery:
         for number, outcome in outcomes.items():
             if isinstance(outcome, Batches):
                 delivered += outcome.size_bytes
-                self._count_sent(queries[number].partition_key, outcome.size_bytes, outcome.records)
+                self._metrics.count_sent(queries[number].partition_key, outcome.size_bytes, outcome.records)
             else:
                 key, offset, _ = queries[number]
                 self._metrics.report_unreadable(key, f"offset={offset}", outcome)

@@ -10,9 +10,9 @@ Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
@@ -20,16 +20,13 @@ from headrace.agent.cluster.partition_names import RequestedPartition, TopicRef,
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_first, largest_reply
+from headrace.agent.fetch.awaited import AwaitedLog
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_first, largest_reply
 from headrace.agent.fetch.files.assemble import Batches
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
-from headrace.agent.fetch.index.index import LOOK_AGAIN
-from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, known_part, stable_part
+from headrace.agent.fetch.lookup import Lookup, LookupStatus, known_part
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
-from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import ExtentQuery
 from headrace.protocol.errors import READ_FAILED, read_error
 from headrace.protocol.fetch_codec import (
@@ -55,58 +52,40 @@ DAMAGE_PAUSE_SECONDS = 0.1
 Answer = tuple[Ref, FetchPartitionReply]
 
 
-async def _nothing_to_catch_up_with() -> None:
-    """Do nothing: for a handler with an index that is always up to date."""
+@dataclass(frozen=True, slots=True)
+class FetchClients:
+    """What an agent allows to those who fetch, and counts of them."""
+
+    max_bytes: int
+    """Limits every response, regardless of its request."""
+    allowed: AllowedTopics | None
+    """None if ACLs are not enforced."""
+    is_shared: Callable[[str], bool]
+    """Whether clients of this listener see all agents as one."""
+    on_sent: Callable[[str | None, int], None]
+    """Called with (the client's zone if it sent one, record bytes) for each response."""
 
 
 class FetchHandler:
-    """Serves API key 1. `max_bytes` limits every response, regardless of its request."""
+    """Serves API key 1."""
 
     def __init__(
         self,
         view: ClusterView,
         sessions: FetchSessions,
-        locator: Locator,
+        log: AwaitedLog,
         delivery: Delivery,
-        waiters: Waiters,
+        rendered: RenderedTopics,
+        clients: FetchClients,
         clock: Clock,
-        *,
-        max_bytes: int,
-        acknowledged: AcknowledgedEnds | None,
-        catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
-        reads: Callable[[Iterable[int]], None] = lambda keys: None,
-        follows: Callable[[Iterable[int]], AbstractContextManager[None]] = lambda keys: nullcontext(),
-        rendered: RenderedTopics | None,
-        on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
-        is_shared: Callable[[str], bool] = lambda listener: False,
-        allowed: AllowedTopics | None,
     ) -> None:
-        """`acknowledged`: None for an agent that serves no producers.
-
-        `catch_up` returns once the index has everything that was committed before the call.
-
-        `reads` gets the partition keys of each fetch. `follows` is entered with them while a fetch wants what comes
-        next in a partition, and so needs the feed.
-        `allowed`: None if ACLs are not enforced.
-        `is_shared`: whether clients of this listener see all agents as one.
-        `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
-        """
         self._view = view
         self._sessions = sessions
-        self._locator = locator
+        self._log = log
         self._delivery = delivery
-        self._waiters = waiters
+        self._rendered = rendered
+        self._clients = clients
         self._clock = clock
-        self._max_bytes = max_bytes
-        self._acknowledged = AcknowledgedEnds() if acknowledged is None else acknowledged
-        self._catch_up = catch_up
-        self._reads, self._follows = reads, follows
-        self._rendered = rendered or RenderedTopics({})
-        self._on_sent = on_sent
-        self._is_shared = is_shared
-        self._allowed = allowed
-        self.is_draining = False
-        """Whether no fetch waits any more."""
 
     async def handle(self, request: Request) -> Response:
         """Any version from 4 to 18. InvalidError for a body that is not a Fetch request."""
@@ -125,13 +104,14 @@ class FetchHandler:
             deadline = request.received_at + fetch.max_wait_ms / 1000
             memory = ReplyClaim(request.connection.replies)
             try:
-                if fetch.rack_id and self._is_shared(request.connection.listener):
+                if fetch.rack_id and self._clients.is_shared(request.connection.listener):
                     fetch.rack_id = ""  # another agent cannot be named
-                if self._allowed is None:
+                allowed = self._clients.allowed
+                if allowed is None:
                     replies = await self._serve_all(fetch, exchange.wanted, zone, deadline, memory)
                 else:
                     replies = await self._serve_allowed(
-                        self._allowed, request, fetch, exchange.wanted, zone, deadline, memory
+                        allowed, request, fetch, exchange.wanted, zone, deadline, memory
                     )
             except BaseException:
                 memory.give_up()
@@ -139,11 +119,6 @@ class FetchHandler:
             reply = FetchReply(_by_topic(exchange.narrow(replies)), session_id=exchange.session_id)
             return Response(encode_fetch_response(request.correlation_id, version, reply), memory.size_bytes)
         return Response(encode_fetch_response(request.correlation_id, version, reply))
-
-    def drain(self) -> None:
-        """Answer every waiting fetch with the available data; from now on no fetch waits."""
-        self.is_draining = True
-        self._waiters.notify_all(LOOK_AGAIN)
 
     async def _serve_allowed(
         self,
@@ -211,11 +186,11 @@ class FetchHandler:
             if not answer.error and node_id < 0
         ]
         queries = [ExtentQuery(key, partition.fetch_offset, partition.max_bytes) for key, partition in asked]
-        max_bytes = min(fetch.max_bytes, self._max_bytes)
+        max_bytes = min(fetch.max_bytes, self._clients.max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
         min_bytes = min(fetch.min_bytes, max_bytes) if worth_waiting else 0
         committed = fetch.isolation_level == READ_COMMITTED
-        found = await self._poll(queries, min_bytes, max_bytes, deadline, committed=committed)
+        found = await self._log.extents(queries, min_bytes, max_bytes, deadline, committed=committed)
         epochs = [partition.current_leader_epoch for _, partition in asked]  # one may have risen during the wait
         lookups = list(map(known_part, found, epochs))
         max_bytes = await memory.claim(
@@ -224,7 +199,7 @@ class FetchHandler:
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
         if _has_only_damage(outcomes):
             await self._clock.sleep(max(0.0, min(DAMAGE_PAUSE_SECONDS, deadline - self._clock.monotonic())))
-        self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
+        self._clients.on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)
         return [
             (
@@ -252,71 +227,11 @@ class FetchHandler:
         """Wait until one of them has records, or until the timeout."""
         if await _have_news(partitions):
             return
-        with self._follows(()) if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
-            while not self.is_draining and (left := deadline - self._clock.monotonic()) > 0:
+        with self._log.following(()) if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
+            while not self._log.is_draining and (left := deadline - self._clock.monotonic()) > 0:
                 await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
                 if await _have_news(partitions):
                     return
-
-    async def _poll(
-        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
-    ) -> list[Lookup]:
-        """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
-        keys = [query.partition_key for query in queries]
-        self._reads(keys)
-        lookups = await self._locate(queries, max_bytes, committed=committed)
-        at_end = any(
-            lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
-        )
-        has_enough = self._missing(queries, lookups, min_bytes, deadline) <= 0
-        if has_enough and not at_end:
-            return lookups
-        with self._follows(keys):
-            if not has_enough:
-                return await self._wait(queries, min_bytes, max_bytes, deadline, committed=committed)
-            if min_bytes > 0 and self._clock.monotonic() < deadline:
-                return lookups  # other partitions have enough: the next fetch sees these
-            return await self._locate_acknowledged(queries, max_bytes, committed=committed)
-
-    async def _wait(
-        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
-    ) -> list[Lookup]:
-        with self._waiters.watch(query.partition_key for query in queries) as waiter:
-            while True:
-                waiter.reset()
-                lookups = await self._locate(queries, max_bytes, committed=committed)
-                missing = self._missing(queries, lookups, min_bytes, deadline)
-                if missing <= 0:
-                    return lookups
-                await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
-
-    async def _locate_acknowledged(
-        self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool
-    ) -> list[Lookup]:
-        """Return at least what any agent had acknowledged before: for a fetch that does not wait."""
-        await self._catch_up()
-        return await self._locate(queries, max_bytes, committed=committed)
-
-    async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
-        """Return what the index or the primary has: no less than what this agent had acknowledged before."""
-        marks = self._acknowledged.marks(queries)  # a poll may end them while the look-up waits for the primary
-        found = await self._locator.locate(queries, max_bytes)
-        if marks is not None:
-            if any(map(partial(self._acknowledged.is_missing, marks), queries, found)):
-                await self._catch_up()
-                found = await self._locator.locate(queries, max_bytes)
-            found = list(map(partial(self._acknowledged.raised, marks), queries, found))
-        return list(map(stable_part, queries, found)) if committed else found
-
-    def _missing(
-        self, queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], min_bytes: int, deadline: float
-    ) -> int:
-        """Number of bytes that must still arrive to end the wait; 0 if there is nothing to wait for."""
-        if self.is_draining or self._clock.monotonic() >= deadline:
-            return 0
-        if any(lookup.status is not LookupStatus.FOUND or lookup.cut for lookup in lookups):
-            return 0
-        return min_bytes - sum(map(available_bytes, queries, lookups))
 
 
 async def _have_news(partitions: Collection[tuple[RenderedTopic, FetchPartition]]) -> bool:

@@ -8,6 +8,7 @@ partitions are never labels.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -18,10 +19,15 @@ from headrace.storage.errors import CorruptError, DamagedError, HeadraceError, N
 log = logging.getLogger(__name__)
 
 
+CountSent = Callable[[int, int, int], None]
+
+
 class FetchMetrics:
     """One set per agent; its HTTP listener shows `registry`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, count_sent: CountSent = lambda *_: None) -> None:
+        self.count_sent = count_sent
+        """Gets (partition key, bytes, records) of each partition of an answer (agent/cluster/topic_traffic.py)."""
         self.bytes = Counter("headrace_fetch_bytes_total", "Record bytes sent to consumers", registry=registry)
         self.waiting = Gauge("headrace_fetch_waiting", "Fetch requests that wait for data", registry=registry)
         self.primary_queries = Counter(

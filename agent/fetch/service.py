@@ -7,20 +7,19 @@ Invariant: nothing is served before the first poll of the feed; nothing runs aft
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-
-from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.damage_notes import DamageNotes, NoteDamage
+from headrace.agent.fetch.awaited import AwaitedLog
+from headrace.agent.fetch.damage_notes import DamageNotes
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
@@ -30,9 +29,9 @@ from headrace.agent.fetch.files.read_turns import ReadTurns
 from headrace.agent.fetch.files.resume import ResumeHints
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.forgotten import ForgottenExtents
-from headrace.agent.fetch.handler import FetchHandler
+from headrace.agent.fetch.handler import FetchClients, FetchHandler
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
-from headrace.agent.fetch.index.feed import FeedFollower
+from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY, FollowPolicy
@@ -47,146 +46,98 @@ from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.peers.connection import Connect, open_connection
+from headrace.agent.peers.terms import PeerTerms
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, READ_AHEAD_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.read import IndexApi
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.request import Request, Response
-from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
-from headrace.storage.supervision import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSurroundings:
+    """What the read path has of the rest of the agent. None of the calls may block."""
+
+    on_metadata_moved: Callable[[int], None] = lambda head: None
+    """Gets the end of the metadata log if the view's image is not of that offset."""
+    zone_secret: bytes | None = None
+    """Shared by the cluster's agents; without it this agent asks no other agent for file chunks."""
+    traffic: ZoneTraffic
+    shared_address: SharedAddress | None = None
+    connect: Connect = open_connection
+    authorizer: Authorizer | None = None
+    """None if ACLs are not enforced."""
+    count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None
+    """As FetchMetrics."""
+    steps: FetchSteps = UNTRACED
+    uploading: Callable[[], bool] = lambda: False
+    """See read_turns.py."""
+    follow: FollowPolicy | None = FOLLOW_POLICY
+    """For how long commit shards are followed; None, or `feed.follow.all`: all are."""
 
 
 class FetchService:
-    """`on_metadata_moved` is called with the end of the metadata log if the view's image is not of that offset.
+    """The read path of one agent."""
 
-    `rendered_logs`: what the topics without files are rendered from; without it they are unknown.
-    `zone_secret` is shared by the cluster's agents; without it this agent asks no other agent for file chunks.
-    `authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
-    `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are. `note_damage`: records what
-    is found damaged; None if nothing is recorded.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        metastore: IndexApi,
-        view: ClusterView,
-        settings: Settings,
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry = REGISTRY,
-        *,
-        on_metadata_moved: Callable[[int], None] = lambda head: None,
-        rendered_logs: Metastore | None = None,
-        zone_secret: bytes | None = None,
-        traffic: ZoneTraffic | None = None,
-        shared_address: SharedAddress | None = None,
-        connect: Connect = open_connection,
-        authorizer: Authorizer | None = None,
-        count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
-        steps: FetchSteps = UNTRACED,
-        supervisor: Supervisor | None = None,
-        uploading: Callable[[], bool] = lambda: False,
-        follow: FollowPolicy | None = FOLLOW_POLICY,
-        note_damage: NoteDamage | None = None,
-    ) -> None:
-        store = steps.store(store)
-        self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
-        metrics = FetchMetrics(registry)
+    def __init__(self, context: ProcessContext, view: ClusterView, around: FetchSurroundings) -> None:
+        settings, clock, rng, metastore = context.settings, context.clock, context.rng, context.metastore
+        steps = around.steps
+        store = steps.store(context.store)
+        self._view, self._on_metadata_moved = view, around.on_metadata_moved
+        metrics = FetchMetrics(context.registry, around.count_sent)
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
-        self._index = index = TailIndex(view.commit_shards)
         self._forgotten = ForgottenExtents(store, rng)
-        index.on_forgotten = self._forgotten.note
+        self._index = index = TailIndex(view.commit_shards, on_forgotten=self._forgotten.note)
         waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
-        follow = None if settings.feed_follow_all else follow
+        follow = None if settings.feed_follow_all else around.follow
         self._followed = FollowedShards(index, view, waiters, clock, metrics, follow)
-        self._feed = self._make_feed(metastore, acknowledged, waiters, settings, clock, metrics, supervisor)
-        traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
-        self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
-        shared = None if self.zone_cache is None else self.zone_cache.shared
-        self._replays = replays = _replays(store, settings, metrics)
-        turns, most = ReadTurns(uploading), settings.fetch_session_max_partitions
-        self._reader = reader = RangeReader(store, self._cache, index.live_end, metrics, shared, replays, turns)
-        self._damage_notes = note_damage and DamageNotes(note_damage, clock)
-        damage, seeker = _seeking(store, reader, clock, self._damage_notes)
-        locator = steps.locator(index, metastore, rng, metrics)
-        ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
-        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead, damage)
-        self._sessions = sessions = FetchSessions(clock, rng, metrics, partitions_max=most)
-        rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
-        self._fetch = FetchHandler(
-            view,
-            sessions,
-            locator,
-            delivery,
-            waiters,
-            clock,
-            max_bytes=settings.fetch_max_bytes,
-            acknowledged=acknowledged,
-            catch_up=self._feed.catch_up,
-            reads=self._feed.read,
-            follows=self._feed.following,
-            rendered=rendered,
-            on_sent=partial(traffic.count, Path.FETCH),
-            allowed=None if authorizer is None else AllowedTopics(authorizer, view),
-            is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
-        )
-        self._serve_fetch = steps.handle(self._fetch.handle)
-        search, before = TimestampSearch(metastore, seeker, damage), self.before_log_starts_move
-        self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
-        self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
-        self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
-
-    def _make_feed(
-        self,
-        metastore: IndexApi,
-        acknowledged: AcknowledgedEnds,
-        waiters: Waiters,
-        settings: Settings,
-        clock: Clock,
-        metrics: FetchMetrics,
-        supervisor: Supervisor | None,
-    ) -> FeedFollower:
-        return FeedFollower(
-            metastore,
-            self._index,
-            acknowledged,
-            waiters,
+        self._feed = FeedFollower(
+            metastore.index,
+            FollowedTail(index, acknowledged, waiters, self._followed),
             clock,
             metrics,
+            context.supervisor,
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
-            supervisor=supervisor,
-            followed=self._followed,
         )
+        self.zone_cache = self._make_zone_cache(context, around, metrics)
+        shared = None if self.zone_cache is None else self.zone_cache.shared
+        self._replays = replays = _replays(store, settings, metrics)
+        turns = ReadTurns(around.uploading)
+        self._reader = reader = RangeReader(store, self._cache, index.live_end, metrics, shared, replays, turns)
+        self._damage_notes = DamageNotes(metastore.compaction, clock)
+        files = FileIndex(store)
+        damage = Damage(store, reader, files, clock, self._damage_notes)
+        seeker = Seeker(reader, ResumeHints(), files, damage)
+        locator = steps.locator(index, metastore.index, rng, metrics)
+        ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
+        delivery = steps.delivery(locator, reader, seeker, clock, rng, metrics, ahead)
+        self._sessions = FetchSessions(clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions)
+        rendered = rendered_topics(metastore, store, view, clock)
+        self._log = AwaitedLog(locator, waiters, acknowledged, self._feed, clock)
+        clients = FetchClients(
+            settings.fetch_max_bytes,
+            allowed=None if around.authorizer is None else AllowedTopics(around.authorizer, view),
+            is_shared=lambda listener: virtual_node(around.shared_address, listener) is not None,
+            on_sent=partial(around.traffic.count, Path.FETCH),
+        )
+        self._fetch = FetchHandler(view, self._sessions, self._log, delivery, rendered, clients, clock)
+        self._serve_fetch = steps.handle(self._fetch.handle)
+        search, before = TimestampSearch(metastore.index, seeker, damage), self.before_log_starts_move
+        self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
+        self.share_logs = LogEndsOfIndex(locator, metastore.index, search, waiters, self._feed, self._log)
+        self._list_offsets = ListOffsetsHandler(view, metastore.index, search, metrics, rendered, before)
 
     def _make_zone_cache(
-        self,
-        secret: bytes | None,
-        settings: Settings,
-        clock: Clock,
-        traffic: ZoneTraffic,
-        metrics: FetchMetrics,
-        registry: CollectorRegistry,
+        self, context: ProcessContext, around: FetchSurroundings, metrics: FetchMetrics
     ) -> ZoneCache | None:
-        if secret is None or not settings.zone_cache_timeout_ms:
+        if around.zone_secret is None or not context.settings.zone_cache_timeout_ms:
             return None
-        return ZoneCache(
-            secret,
-            self._cache,
-            self._view,
-            clock,
-            self.database_now_ms,
-            traffic,
-            metrics,
-            registry,
-            timeout_ms=settings.zone_cache_timeout_ms,
-            connect=self._connect,
-            listener=listeners(settings).inter_broker,
-        )
+        view, between = self._view, listeners(context.settings).inter_broker
+        terms = PeerTerms(around.zone_secret, lambda: view.node_id, self.database_now_ms, between, around.connect)
+        return ZoneCache(context, terms, self._cache, view, around.traffic, metrics)
 
     def memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
@@ -252,15 +203,14 @@ class FetchService:
 
     def drain(self) -> None:
         """Answer waiting fetches at once; from now on no fetch waits."""
-        self._fetch.drain()
+        self._log.drain()
 
     async def close(self) -> None:
         """Drain, and stop all background tasks."""
         self.drain()
         await self._feed.close()
         await self._forgotten.close()
-        if self._damage_notes is not None:
-            await self._damage_notes.close()
+        await self._damage_notes.close()
         if self.zone_cache is not None:
             await self.zone_cache.close()
         await self._reader.close()
@@ -272,12 +222,6 @@ class FetchService:
 
 def _partition_keys(commits: Sequence[FileCommit]) -> Iterable[int]:
     return (batch.partition_key for commit in commits for batch in commit.batches)
-
-
-def _seeking(store: ObjectStore, reader: RangeReader, clock: Clock, notes: DamageNotes | None) -> tuple[Damage, Seeker]:
-    index = FileIndex(store)
-    damage = Damage(store, reader, index, clock, notes)
-    return damage, Seeker(reader, ResumeHints(), index, damage)
 
 
 def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:

@@ -79,12 +79,12 @@ class HeldGroups:
         restore: Mapping[GroupKind | None, Restore],
         metrics: GroupMetrics,
         memory: GroupMemory,
-        supervisor: Supervisor | None,
+        supervisor: Supervisor,
         rows: RowLimits | None,
     ) -> None:
-        """`restore` by the kind that was saved; None for a group of which nothing was. `supervisor`: the process's;
-        None: a separate one. `rows`: limits on what is stored; None: there are none."""
-        self._api = api
+        """`restore` by the kind that was saved; None for a group of which nothing was. `rows`: limits on what is
+        stored; None: there are none."""
+        self.api, self.rows = api, rows
         self._new_groups = NewGroups(api, rows)
         self.cluster = cluster
         self._clock = clock
@@ -101,7 +101,7 @@ class HeldGroups:
         self._order = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.Task[None] | None = None
-        self._supervisor = supervisor or Supervisor(clock)
+        self._supervisor = supervisor
         self._image = cluster.image
         metrics.watch(lambda: [(held.group.kind.value, held.group.state_name) for held in self])
 
@@ -292,7 +292,7 @@ class HeldGroups:
             }
             given = dict(self._to_release)
             try:
-                await self._api.release_groups(claims)
+                await self.api.release_groups(claims)
             except HeadraceError as error:
                 logger.warning("groups not given back: groups=%d error=%s", len(claims), error)
                 await self._clock.sleep(CLAIM_RETRY_SECONDS)
@@ -309,7 +309,7 @@ class HeldGroups:
                 return
             code = ErrorCode.none
             try:
-                await self._api.save_group(group.group_id, held.epoch, save.state.record())
+                await self.api.save_group(group.group_id, held.epoch, save.state.record())
             except FencedError:
                 self._metrics.saves_failed.inc()
                 self.drop(held)

@@ -121,6 +121,10 @@ RefusedCertificate = Callable[[ClientConnection, str | None, str, object], None]
 """Gets the connection, its client id (not known yet), the mechanism (SSL) and the reason."""
 
 
+def not_noted(connection: ClientConnection, client_id: str | None, mechanism: str, reason: object) -> None:
+    """A refused certificate is in the log only."""
+
+
 class ConnectionHost:
     """The listener's handler, limits, clock, metrics and memory, and its connections."""
 
@@ -131,6 +135,7 @@ class ConnectionHost:
         clock: Clock,
         metrics: ListenerMetrics,
         max_connections: Callable[[], int] | None = None,
+        refused_certificate: RefusedCertificate = not_noted,
     ) -> None:
         """`max_connections` is called for each new connection; None: the value in the limits."""
         self.handle = handle
@@ -151,7 +156,7 @@ class ConnectionHost:
         """While client quotas are set."""
         self.traffic: ClientTraffic | None = None
         """What counts by user and client id, if anything does."""
-        self.refused_certificate: RefusedCertificate = lambda connection, client_id, mechanism, reason: None
+        self.refused_certificate = refused_certificate
         self.metrics = metrics
         self._ends = Repetitions()
         self._all_ends = Repetitions(lines=ENDS_PER_MINUTE)
@@ -168,8 +173,7 @@ class ConnectionHost:
         )
         """Of all other frames."""
         self.replies = ReplyMemory(limits.reply_memory_bytes)
-        self.produce_bytes = ProduceBytes()
-        self.produce_bytes.waits_for_memory = lambda: self.budget.waiting > 0
+        self.produce_bytes = ProduceBytes(waits_for_memory=lambda: self.budget.waiting > 0)
         self.slab = memoryview(bytearray(SLAB_BYTES))
         self.arriving: set[AcceptedSocket] = set()
         """Sockets that are no KafkaConnection yet."""

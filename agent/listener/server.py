@@ -22,7 +22,7 @@ from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.arrival import ArrivingConnection
 from headrace.agent.listener.bound_sockets import bound_sockets, why_unbound
 from headrace.agent.listener.descriptors import ACCEPTED_AT_ONCE, BACKLOG
-from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
+from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate, not_noted
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.protocol.request import RequestHandler
@@ -52,11 +52,14 @@ class KafkaListener:
         registry: CollectorRegistry = REGISTRY,
         max_connections: Callable[[], int] | None = None,
         supervisor: Supervisor | None = None,
+        refused_certificate: RefusedCertificate = not_noted,
     ) -> None:
         """`max_connections` overrides the limit, as in ConnectionHost. `supervisor`: the process's; None: a separate
-        one."""
+        one. `refused_certificate` is called for each client with a certificate that no rule of
+        ssl.principal.mapping.rules matches."""
         self._supervisor = supervisor or Supervisor(clock)
-        self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
+        metrics = ListenerMetrics(registry)
+        self._host = ConnectionHost(handle, limits, clock, metrics, max_connections, refused_certificate)
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -86,10 +89,6 @@ class KafkaListener:
     def limit_connections(self, is_in_quota: Callable[[str], bool]) -> None:
         """Ask before a client's address gets one more connection."""
         self._host.admission.is_in_quota = is_in_quota
-
-    def on_refused_certificate(self, call: RefusedCertificate) -> None:
-        """Call it for each client with a certificate that no rule of ssl.principal.mapping.rules matches."""
-        self._host.refused_certificate = call
 
     async def start(
         self,

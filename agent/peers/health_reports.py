@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.peers.channel import NOT_OURS, PEER_HEALTH, PEER_HEALTH_KEY, SEAL_BYTES, framed, seal
-from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
+from headrace.agent.peers.connection import PeerConnection
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
@@ -41,28 +42,22 @@ ANSWER_BYTES = _ANSWER.size
 
 
 class AgentReports:
-    """Implements readiness.PeerReports, and a Handler. `now_ms` is the database's clock."""
+    """Implements readiness.PeerReports, and a Handler."""
 
     def __init__(
         self,
-        secret: bytes,
+        terms: PeerTerms,
         view: ClusterView,
         own_reached: Callable[[], frozenset[str]],
-        now_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
-        listener: str | None,
-        connect: Connect = open_connection,
     ) -> None:
-        """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""
-        self._connect = connect
-        self._secret = secret
+        """`own_reached`: the dependencies that this process reaches now."""
+        self._terms = terms
         self._view = view
         self._own_reached = own_reached
-        self._now_ms = now_ms
         self._clock = clock
         self._rng = rng
-        self._listener = listener
 
     async def reported(self) -> Reported:
         """Return what the agents asked reach now, and whether any of them answered."""
@@ -82,8 +77,8 @@ class AgentReports:
     async def handle(self, request: Request) -> Response:
         """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
         PEER_HEALTH.check_version(request.api_version, VERSION)
-        (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
-        PEER_HEALTH.check_addressee(question.asked, self._view.node_id, question.sent_ms, self._now_ms())
+        (question, mac), secret = opened_with(self._terms.secret, lambda secret: decode_question(request.body, secret))
+        PEER_HEALTH.check_addressee(question.asked, self._view.node_id, question.sent_ms, self._terms.now_ms())
         request.connection.is_agent = True
         return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
@@ -91,13 +86,13 @@ class AgentReports:
         """None: it did not answer."""
         connection: PeerConnection | None = None
         try:
-            address = agent.endpoint(self._listener)
-            connection = await self._connect(PEER_HEALTH, address.host, address.port)
-            question = Question(self._now_ms(), self._view.node_id, agent.node_id)
+            address = agent.endpoint(self._terms.listener)
+            connection = await self._terms.connect(PEER_HEALTH, address.host, address.port)
+            question = Question(self._terms.now_ms(), self._view.node_id, agent.node_id)
             correlation_id = connection.next_id()
-            frame, mac = encode_question(question, self._secret, correlation_id)
+            frame, mac = encode_question(question, self._terms.secret, correlation_id)
             answer = await connection.ask(correlation_id, frame, ANSWER_BYTES)
-            return decode_answer(answer, self._secret, mac)
+            return decode_answer(answer, self._terms.secret, mac)
         except HeadraceError as error:
             logger.info("an agent did not say what it reaches: node_id=%d error=%s", agent.node_id, error)
             return None

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival, PlacedBatch, Stream
 from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.metrics import ProduceMetrics
@@ -32,7 +34,7 @@ from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.agent.produce.trace import FileTrace
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.keys import split_partition_key
 from headrace.protocol.errors import SENT_AGAIN, batch_error
 from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
@@ -62,20 +64,15 @@ class Acknowledger:
         self,
         queue: FlushQueue,
         buffer: ActiveBuffer,
+        view: ClusterView,
         clock: Clock,
         metrics: ProduceMetrics,
         refused: RefusedSequences,
+        callbacks: Callbacks,
         *,
-        image: Callable[[], MetadataImage],
-        log_start_offset: Callable[[int], int],
-        topic_name: Callable[[int], str],
-        count_received: Callable[[int, int, int], None],
-        slow_ms: int = 0,
+        slow_ms: int,
     ) -> None:
-        """`image`: the newest one. The others by partition key. `count_received`: gets the bytes and records of each
-        batch that was appended.
-        `slow_ms`: slow.request.ms.
-        """
+        """`slow_ms`: slow.request.ms."""
         self._slow_seconds = slow_ms / 1000 if slow_ms else math.inf
         self._slow_files = Repetitions(lines=SLOW_LINES)
         self._queue = queue
@@ -83,10 +80,8 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
-        self._last_stored = LastStored(clock, image)
-        self._log_start_offset = log_start_offset
-        self._topic_name = topic_name
-        self._count_received = count_received
+        self._last_stored = LastStored(clock, lambda: view.image)
+        self._view, self._callbacks = view, callbacks
 
     @property
     def remembered_bytes(self) -> int:
@@ -104,13 +99,15 @@ class Acknowledger:
                 answer = next(judged)
                 outcome, base_offset, append_time_ms = answer[:3]
                 if outcome is BatchOutcome.APPENDED:
-                    self._count_received(entry.batch.partition_key, entry.batch.length, entry.batch.record_count)
+                    self._callbacks.count_received(
+                        entry.batch.partition_key, entry.batch.length, entry.batch.record_count
+                    )
             if outcome is BatchOutcome.APPENDED or outcome is BatchOutcome.DUPLICATE:
                 reply = entry.reply
                 reply.error_code = 0
                 reply.base_offset = base_offset + entry.records_before
                 if base_offset or outcome is BatchOutcome.DUPLICATE:
-                    reply.log_start_offset = self._log_start_offset(entry.batch.partition_key)
+                    reply.log_start_offset = self._callbacks.log_start_offset(entry.batch.partition_key)
                 else:  # the first record of all: the log starts here, learned of or not
                     reply.log_start_offset = 0
                 if entry.is_log_append_time:
@@ -126,7 +123,7 @@ class Acknowledger:
                     self._end_notes(entry, is_appended=False)
                 refusal = _refusal_of(outcome, entry)
                 if outcome is BatchOutcome.MOVED_KEY:
-                    self._metrics.count_moved_keys(self._topic_name(entry.batch.partition_key))
+                    self._metrics.count_moved_keys(_topic_name(self._view, entry.batch.partition_key))
                 self._refuse((entry,), refusal)
                 if outcome in _RETRIABLE:
                     fallen[entry.stream] = refusal
@@ -271,3 +268,9 @@ def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:
 def _producer_of(entry: PlacedBatch) -> str:
     batch = entry.batch
     return f" producer_id={batch.producer_id} sequence={batch.base_sequence}" if batch.producer_id >= 0 else ""
+
+
+def _topic_name(view: ClusterView, partition_key: int) -> str:
+    """Return the topic's name for metrics; empty if the topic is gone."""
+    topic = view.image.topics_by_number.get(split_partition_key(partition_key)[0])
+    return "" if topic is None else topic.name

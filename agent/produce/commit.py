@@ -21,10 +21,10 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import not_stored
@@ -58,10 +58,8 @@ class Committer:
         clock: Clock,
         rng: random.Random,
         metrics: ProduceMetrics,
+        callbacks: Callbacks,
         *,
-        committing: Callable[[Sequence[FileCommit]], AbstractContextManager[None]],
-        on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None],
-        on_fenced: Callable[[], None],
         on_answered: Callable[[float, float], None],
     ) -> None:
         """`on_answered`: gets the seconds that a call took, and the time of its answer."""
@@ -72,8 +70,7 @@ class Committer:
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
-        self._committing, self._on_committed = committing, on_committed
-        self._on_fenced = on_fenced
+        self._callbacks = callbacks
         self._on_answered = on_answered
         self._wake = asyncio.Event()
         self._doubtful: deque[list[FlushedFile]] = deque()
@@ -139,7 +136,7 @@ class Committer:
     async def _call(self, files: list[FlushedFile]) -> list[FileAnswer]:
         started_at = self._clock.monotonic()
         commits = [self._send(file, started_at) for file in files]
-        with self._committing(commits):
+        with self._callbacks.committing(commits):
             answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
         _check_shape(commits, answers)
         answered_at = self._clock.monotonic()
@@ -175,11 +172,11 @@ class Committer:
         if fenced:
             log.warning("commit refused, agent fenced: files=%d epoch=%d", len(fenced), self._view.broker_epoch)
             self._try_later(fenced)
-            self._on_fenced()
+            self._callbacks.on_fenced()
         if len(fenced) < len(group):
             self._files_max = min(self._files_max * 2, GROUP_FILES_MAX)
             self._failures = 0
-            self._on_committed(commits, answers)
+            self._callbacks.on_committed(commits, answers)
 
     def _halve(self, group: list[FlushedFile], error: InvalidError) -> None:
         """The call itself is wrong: look for the one file that makes it so. The metastore is well, so do not pause."""

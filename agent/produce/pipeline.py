@@ -13,18 +13,15 @@ import logging
 import math
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
 from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
@@ -35,16 +32,14 @@ from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.refused_sequences import RefusedSequences
-from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.agent.produce.trace import FlushReason
 from headrace.agent.produce.transactional import ProducerNames
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from headrace.storage.clock import Clock
@@ -55,32 +50,6 @@ log = logging.getLogger(__name__)
 
 EXPIRY_TICK_S = 0.1
 """How often deadlines are looked at while requests wait: one may time out this much late."""
-
-
-def _nothing() -> None:
-    """The default of a callback that is not needed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Callbacks:
-    """What the write path tells and asks the rest of the agent. None of them may block."""
-
-    database_now_ms: Callable[[], int]
-    """The database's clock, for the birth of file ids. UnavailableError while it is unknown."""
-    on_closed: Callable[[FileTrace], None] = lambda trace: None
-    """A buffer was closed: for load reports."""
-    on_flushed: Callable[[uuid.UUID, bytes], None] = lambda file_id, body: None
-    """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
-    on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None] = lambda commits, answers: None
-    """Something became readable: what was sent, and the answers to it."""
-    committing: Callable[[Sequence[FileCommit]], AbstractContextManager[None]] = lambda commits: nullcontext()
-    """Entered while a call that commits these files is under way."""
-    on_fenced: Callable[[], None] = _nothing
-    """The metastore does not know this agent's epoch: register again. Called once per refused call."""
-    on_settled: Callable[[FileTrace], None] = lambda trace: None
-    """A file and all its batches were answered: for load reports."""
-    log_start_offset: Callable[[int], int] = lambda partition_key: -1
-    """A partition's log start as far as it is known here; -1 is Kafka's "unknown"."""
 
 
 def flush_limits(settings: Settings) -> FlushLimits:
@@ -107,23 +76,17 @@ class ProducePipeline:
 
     def __init__(
         self,
-        store: ObjectStore,
-        metastore: Metastore,
+        context: ProcessContext,
         view: ClusterView,
-        settings: Settings,
-        clock: Clock,
-        rng: random.Random,
         callbacks: Callbacks,
-        registry: CollectorRegistry,
         seen: ProduceBytes | None,
         authorizer: Authorizer | None,
-        count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         observer: ProduceObserver | None = None,
     ) -> None:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
-        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/cluster/topic_traffic.py).
-        `observer`: None if nothing is traced."""
-        self._clock, self._observer, self._metrics = clock, observer, ProduceMetrics(registry)
+        None if ACLs are not enforced. `observer`: None if nothing is traced."""
+        settings, metastore, clock, rng = context.settings, context.metastore, context.clock, context.rng
+        self._clock, self._observer, self._metrics = clock, observer, ProduceMetrics(context.registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         policy = self._new_policy(settings, clock)
@@ -139,17 +102,15 @@ class ProducePipeline:
         self._names = names = ProducerNames(lambda names: metastore.transactions.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
-        self._uploader = self._new_uploader(store, settings, rng, callbacks)
+        self._uploader = self._new_uploader(context.store, settings, rng, callbacks)
         self._acknowledger = Acknowledger(
             self._queue,
             self._buffer,
+            view,
             clock,
             self._metrics,
             self._refused,
-            image=lambda: view.image,
-            log_start_offset=callbacks.log_start_offset,
-            topic_name=lambda key: _topic_name(view, key),
-            count_received=count_received,
+            callbacks,
             slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
@@ -160,9 +121,7 @@ class ProducePipeline:
             clock,
             rng,
             self._metrics,
-            committing=callbacks.committing,
-            on_committed=callbacks.on_committed,
-            on_fenced=callbacks.on_fenced,
+            callbacks,
             on_answered=policy.committed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,10 +136,9 @@ class ProducePipeline:
             self._clock,
             rng,
             self._metrics,
+            callbacks,
             parallelism=settings.upload_parallelism,
             merge_max_bytes=settings.ingest_merge_max_bytes,
-            database_now_ms=callbacks.database_now_ms,
-            on_flushed=callbacks.on_flushed,
         )
 
     def _new_policy(self, settings: Settings, clock: Clock) -> FlushPolicy:
@@ -343,9 +301,3 @@ def _names_of(view: ClusterView, topic_number: int) -> tuple[str, uuid.UUID] | N
     """The topic's name and id; None if it is gone."""
     topic = view.image.topics_by_number.get(topic_number)
     return None if topic is None else (topic.name, topic.topic_id)
-
-
-def _topic_name(view: ClusterView, partition_key: int) -> str:
-    """Return the topic's name for metrics; empty if the topic is gone."""
-    topic = view.image.topics_by_number.get(split_partition_key(partition_key)[0])
-    return "" if topic is None else topic.name

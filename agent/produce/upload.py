@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable
 
+from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.metrics import ProduceMetrics
@@ -36,11 +36,10 @@ class Uploader:
         clock: Clock,
         rng: random.Random,
         metrics: ProduceMetrics,
+        callbacks: Callbacks,
         *,
         parallelism: int,
         merge_max_bytes: int,
-        database_now_ms: Callable[[], int],
-        on_flushed: Callable[[uuid.UUID, bytes], None],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -48,8 +47,7 @@ class Uploader:
         self._metrics = metrics
         self._places = asyncio.Semaphore(parallelism)
         self._merge_max_bytes = merge_max_bytes
-        self._database_now_ms = database_now_ms
-        self._on_flushed = on_flushed
+        self._callbacks = callbacks
         self.in_flight_bytes = 0
         """Of files that are laid out and not stored yet."""
         self._ended_at = -UPLOADS_SPAN_S
@@ -69,7 +67,7 @@ class Uploader:
                 return
             assert isinstance(file.stage, ClosedFile), "a file is uploaded once"
             file.trace.put_started_at = self._clock.monotonic()
-            file_id = new_file_id(self._database_now_ms(), self._rng)
+            file_id = new_file_id(self._callbacks.database_now_ms(), self._rng)
             body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
             laid_out = file.stage = file.stage.lay_out(file_id, len(body), placed)
             self.in_flight_bytes += len(body)
@@ -82,5 +80,5 @@ class Uploader:
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
         file.trace.stored_at = self._clock.monotonic()
         self._metrics.put_seconds.observe(file.trace.stored_at - file.trace.put_started_at)
-        self._on_flushed(file_id, body)
+        self._callbacks.on_flushed(file_id, body)
         file.stage = laid_out.stored()

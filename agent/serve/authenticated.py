@@ -11,34 +11,29 @@ import hmac
 import random
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry
-
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.sasl.authentication import Authentication
 from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.view import ClusterView
-from headrace.config.settings import Settings
 from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
-from headrace.storage.clock import Clock
 
 
 def authenticated(
+    context: ProcessContext,
     dispatcher: Dispatcher,
-    settings: Settings,
     securities: Mapping[str, ListenerSecurity],
     view: ClusterView,
     zone_secret: bytes,
     sealed_keys: SealedKeys,
-    clock: Clock,
-    nonces: random.Random,
-    registry: CollectorRegistry,
     audit: AuditLog,
 ) -> RequestHandler:
     """The dispatcher's handler, with SaslHandshake and SaslAuthenticate; behind a gate if a listener has SASL."""
+    settings, clock, nonces = context.settings, context.clock, random.SystemRandom()
     credentials = Credentials(
         lambda: view.image,
         lambda: settings.delegation_token_secret_key,
@@ -46,7 +41,7 @@ def authenticated(
         hmac.digest(zone_secret, b"salts of unknown users", "sha256"),
         sealed_keys,
     )
-    authentication = Authentication(securities, credentials, clock, nonces, registry, audit, view.catch_up)
+    authentication = Authentication(securities, credentials, clock, nonces, context.registry, audit, view.catch_up)
     dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
     dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
     has_gate = any(security.must_authenticate for security in securities.values())

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
@@ -23,31 +20,24 @@ from headrace.agent.access.quotas.service import QuotaService
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import compose_cluster
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import NOT_A_MEMBER, BrokerState
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.produce.observer import ProduceObserver
-from headrace.agent.produce.trace import FileTrace
-from headrace.agent.serve.agent_resources import AgentResources
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
-from headrace.agent.serve.paths import RequestPaths
+from headrace.agent.serve.paths import UNOBSERVED, AgentFoundation, PathObservers, RequestPaths
 from headrace.config.addresses import address_text
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
-from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener, agent_features
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
-from headrace.storage.clock import Clock
 from headrace.storage.dependency import NotReady, Reported
-from headrace.storage.objects.store import ObjectStore
-from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -60,26 +50,21 @@ class Broker:
 
     def __init__(
         self,
-        settings: Settings,
-        store: ObjectStore,
-        metastore: Metastore,
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
-        on_settled: Callable[[FileTrace], None] = lambda trace: None,
-        nonces: random.Random | None = None,
-        observer: ProduceObserver | None = None,
-        fetch_steps: FetchSteps = UNTRACED,
-        supervisor: Supervisor | None = None,
+        context: ProcessContext,
+        *,
+        health: HeartbeatHealth,
+        is_active_controller: Callable[[], bool],
+        reached_here: Callable[[], frozenset[str]],
+        observers: PathObservers = UNOBSERVED,
     ) -> None:
-        """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
-        operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does.
-        `supervisor`: the process's; None: a separate one."""
-        self.settings = settings
-        self._metastore, self._clock, self._rng, self._registry = metastore, clock, rng, registry
-        self._configs = EffectiveConfigs(settings)
+        """`health`: where the process reads whether heartbeats are answered. `is_active_controller`: whether the
+        controller in the same process, if any, is the active one. `reached_here`: the dependencies that answer this
+        process (storage/dependency.py), which it reports to other agents."""
+        clock, registry = context.clock, context.registry
+        self.settings = context.settings
+        self._context, self._health, self._supervisor = context, health, context.supervisor
+        self._configs = EffectiveConfigs(context.settings)
         self.audit = AuditLog(clock, registry)
-        self._supervisor = supervisor or Supervisor(clock)
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
@@ -87,9 +72,7 @@ class Broker:
         self._dispatcher = Dispatcher(self._image)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = self._compose_listener()
-        self._quotas = QuotaService(
-            self._listener, metastore.cluster, lambda: self.node_id, clock, rng, registry, settings.client_metrics_max
-        )
+        self._quotas = QuotaService(context, self._listener, lambda: self.node_id)
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
         self.kafka_port = 0
@@ -97,45 +80,31 @@ class Broker:
         self._advertised: tuple[Listener, ...] = ()
         """Where clients of each listener are sent, the first one for clients first."""
         self.cluster: Cluster | None = None
-        self.is_active_controller: Callable[[], bool] = lambda: False
-        """Whether the controller in the same process, if any, is the active one."""
-        self.reached_here: Callable[[], frozenset[str]] = frozenset
-        """The dependencies that answer this process (storage/dependency.py): what it reports to other agents."""
-        self._foundation = AgentResources(
-            settings=settings,
-            store=store,
-            metastore=metastore,
-            clock=clock,
-            rng=rng,
-            nonces=nonces or random.SystemRandom(),
-            registry=registry,
+        self._foundation = AgentFoundation(
+            context=context,
             listener=self._listener,
             dispatcher=self._dispatcher,
             quotas=self._quotas,
             audit=self.audit,
-            sealing=Sealing(settings.metadata_secret_keys),
-            supervisor=self._supervisor,
+            sealing=Sealing(context.settings.metadata_secret_keys),
             securities=self._securities,
-            observer=observer,
-            fetch_steps=fetch_steps,
-            on_settled=on_settled,
-            is_active_controller=lambda: self.is_active_controller(),
-            reached_here=lambda: self.reached_here(),
+            observers=observers,
+            is_active_controller=is_active_controller,
+            reached_here=reached_here,
         )
         self._paths: RequestPaths | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     def _compose_listener(self) -> KafkaListener:
-        listener = KafkaListener(
+        return KafkaListener(
             self._handle,
             Limits.from_settings(self.settings),
-            self._clock,
-            self._registry,
+            self._context.clock,
+            self._context.registry,
             self._max_connections,
             self._supervisor,
+            refused_certificate=self.audit.failed_authentication,
         )
-        listener.on_refused_certificate(self.audit.failed_authentication)
-        return listener
 
     @property
     def node_id(self) -> int | None:
@@ -151,34 +120,26 @@ class Broker:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
         await self._listen()
         features = agent_features(has_secret_keys=bool(self._foundation.sealing))
-        cluster = compose_cluster(
-            self.settings,
-            self._metastore,
-            self._advertised,
-            features,
-            self._clock,
-            self._rng,
-            self._registry,
-            self._supervisor,
-        )
+        metastore, registry = self._context.metastore, self._context.registry
+        cluster = compose_cluster(self._context, self._advertised, features, self._health)
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
-        MetadataMetrics(cluster.follower, self._registry)
-        paths = RequestPaths(self._foundation, cluster, self._advertised, await self._metastore.cluster.zone_secret())
+        MetadataMetrics(cluster.follower, registry)
+        paths = RequestPaths(self._foundation, cluster, self._advertised, await metastore.cluster.zone_secret())
         self._serve = paths.serve
         self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
         await paths.start()
         await cluster.start()
         housekeeper = Housekeeper(
-            self._metastore.housekeeping,
-            self._clock,
-            self._rng,
-            self._registry,
+            metastore.housekeeping,
+            self._context.clock,
+            self._context.rng,
+            registry,
             agents=lambda: len(cluster.follower.image.live_agents()),
             count_rows=paths.client_rows.refresh,
         )
         self._keep("warm-up of handlers", self._dispatcher.warm_up)
-        self._keep("event loop lag", partial(watch_loop_lag, self._clock, loop_lag(self._registry)))
+        self._keep("event loop lag", partial(watch_loop_lag, self._context.clock, loop_lag(registry)))
         self._keep("quotas", self._quotas.run)
         self._keep("housekeeping", housekeeper.run)
         self._serving.set()
@@ -225,10 +186,6 @@ class Broker:
             return NotReady(f"produce is stopped: {stopped}")
         return self.cluster.membership.not_ready()
 
-    def heartbeat_failure(self) -> str | None:
-        """Return why the newest heartbeat failed, or has no answer; None if it was answered. Any thread may ask."""
-        return None if self.cluster is None else self.cluster.membership.heartbeat_failure()
-
     async def reported(self) -> Reported:
         """Return what the other agents reach now; none is heard while this one cannot ask."""
         return Reported(frozenset(), False) if self._paths is None else await self._paths.reports.reported()
@@ -274,7 +231,7 @@ class Broker:
     def _security(self, endpoint: Endpoint) -> ListenerSecurity | None:
         if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
             return None
-        security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
+        security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._context.clock)
         self._keep(f"certificates of listener {endpoint.name}", security.run)
         return security
 

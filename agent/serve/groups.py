@@ -5,10 +5,7 @@ Place: called by agent/serve/paths.py; agent/apis makes the handlers of it. A ne
 
 from __future__ import annotations
 
-import random
 from functools import partial
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.apis.group_parts import GroupParts
@@ -36,32 +33,28 @@ from headrace.agent.groups.share.share_memory import ShareMemory
 from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.settings_in_force import SettingsInForce
-from headrace.storage.clock import Clock
-from headrace.storage.objects.store import ObjectStore
-from headrace.storage.supervision import Supervisor
+from headrace.metastore.process_context import ProcessContext
 
 
 def compose_groups(
-    api: Metastore,
+    context: ProcessContext,
     cluster: ClusterView,
-    settings: Settings,
-    clock: Clock,
-    rng: random.Random,
-    registry: CollectorRegistry,
     *,
     authorizer: Authorizer | None = None,
-    supervisor: Supervisor | None = None,
     rows: RowLimits | None = None,
-    store: ObjectStore | None = None,
     logs: ShareLogs | None = None,
 ) -> GroupParts:
-    """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one. `rows`: limits on
-    stored offsets and groups; None: there are none. `store`: the bucket, for what members of share groups were
-    answered; None: it is not recorded. `logs`: what share groups read; None: they get no turn."""
+    """`authorizer`: None if ACLs are not enforced. `rows`: limits on stored offsets and groups; None: there are none.
+    `logs`: what share groups read; None: they get no turn."""
+    api, settings, clock, rng, registry = (
+        context.metastore,
+        context.settings,
+        context.clock,
+        context.rng,
+        context.registry,
+    )
     in_force = SettingsInForce(settings, lambda: cluster.image)
 
     def restore_classic(
@@ -85,14 +78,12 @@ def compose_groups(
     }
     metrics = GroupMetrics(registry)
     memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
-    groups = HeldGroups(api.groups, cluster, clock, restore, metrics, memory, supervisor, rows)
+    groups = HeldGroups(api.groups, cluster, clock, restore, metrics, memory, context.supervisor, rows)
     metrics.watch_late(lambda: late_groups(groups, clock.monotonic(), in_force.current().group_late_parent_ms))
     administration = GroupAdministration(api.groups, groups)
-    answered = AnsweredShares(store, lambda: cluster.node_id, clock)
+    answered = AnsweredShares(context.store, lambda: cluster.node_id, clock)
     share_memory = ShareMemory(on_limit=lambda limit: limits_reached(registry).labels(limit).inc())
-    share_owner = ShareOwner(
-        api.groups, groups, cluster, clock, share_rules, rows, answered, share_metrics, share_memory, logs
-    )
+    share_owner = ShareOwner(groups, clock, share_rules, answered, share_metrics, share_memory, logs)
     return GroupParts(
         cluster=cluster,
         in_force=in_force,

@@ -6,8 +6,8 @@ Invariant: they read and write nothing; the answer is COORDINATOR_NOT_AVAILABLE,
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -15,18 +15,14 @@ from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.serve.groups import compose_groups
-from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.request import RequestHandler
-from headrace.storage.clock import Clock
 
 
-def without_coordinator(
-    api: Metastore, view: ClusterView, settings: Settings, clock: Clock, rng: random.Random
-) -> Mapping[int, RequestHandler]:
+def without_coordinator(context: ProcessContext, view: ClusterView) -> Mapping[int, RequestHandler]:
     """Return the handlers by API key."""
-    parts = compose_groups(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
+    parts = compose_groups(replace(context, registry=CollectorRegistry()), _NoCoordinator(view))
     return {api_key: row.handler(parts) for api_key, row in COORDINATOR_ROWS.items()}
 
 

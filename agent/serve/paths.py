@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
+from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.denial_log import reporting_authorizer
-from headrace.agent.access.listener_security import link_context
+from headrace.agent.access.listener_security import ListenerSecurity, link_context
+from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.apis.group_parts import GroupParts
 from headrace.agent.apis.parts import BrokerParts
 from headrace.agent.cluster import zone
@@ -25,25 +29,31 @@ from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.topic_traffic import TopicTraffic
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import ShareSessions
+from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.limits.client_rows import ClientRows
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.limits.memory_metrics import watch_memory
 from headrace.agent.limits.refusal_log import RefusalLog
+from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY
 from headrace.agent.peers.connection import Connect, open_connection
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.peers.health_reports import AgentReports
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.serve.agent_resources import AgentResources
+from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.produce.pipeline import ProducePipeline
+from headrace.agent.produce.trace import FileTrace
 from headrace.agent.serve.authenticated import authenticated
 from headrace.agent.serve.groups import compose_groups
 from headrace.agent.serve.handlers import register_handlers
 from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.agent.topics.counts.count_changes import PartitionCounts
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -54,52 +64,79 @@ from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.process_context import ProcessContext
+from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathObservers:
+    """What watches the paths of an agent: traces and load reports."""
+
+    produce: ProduceObserver | None = None
+    """What traces produce requests, if anything does."""
+    fetch: FetchSteps = UNTRACED
+    on_settled: Callable[[FileTrace], None] = lambda trace: None
+    """Gets the times of each flushed file's steps."""
+
+
+UNOBSERVED = PathObservers()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFoundation:
+    """What an agent has before it finds its cluster, and the paths are made of."""
+
+    context: ProcessContext
+    listener: KafkaListener
+    dispatcher: Dispatcher
+    quotas: QuotaService
+    audit: AuditLog
+    sealing: Sealing
+    securities: Mapping[str, ListenerSecurity]
+    """Security of the listeners that are not PLAINTEXT, by name; filled when they are bound."""
+    observers: PathObservers
+    is_active_controller: Callable[[], bool]
+    reached_here: Callable[[], frozenset[str]]
+    """The dependencies that answer this process."""
 
 
 class RequestPaths:
     """The request paths of one agent. `serve` answers every request of its clients."""
 
     def __init__(
-        self, foundation: AgentResources, cluster: Cluster, advertised: tuple[Listener, ...], zone_secret: bytes
+        self, foundation: AgentFoundation, cluster: Cluster, advertised: tuple[Listener, ...], zone_secret: bytes
     ) -> None:
         """`advertised`: where clients of each listener are sent. `zone_secret`: with it agents prove who they are."""
         self._base, self._cluster, self._zone_secret = foundation, cluster, zone_secret
         base = foundation
-        self._traffic = ZoneTraffic(base.settings.broker_rack, base.registry)
-        self._by_topic = TopicTraffic(base.settings.topic_metrics_max, cluster.topic_name, base.registry)
-        self._shared = shared_address(base.settings, cluster, advertised)
-        self._authorizer = reporting_authorizer(base.settings, cluster, base.clock, base.registry, base.audit)
-        self._connect: Connect = partial(open_connection, tls=link_context(base.settings, base.clock))
+        self._context = context = base.context
+        settings, metastore, clock, registry = context.settings, context.metastore, context.clock, context.registry
+        self._traffic = ZoneTraffic(settings.broker_rack, registry)
+        self._by_topic = TopicTraffic(settings.topic_metrics_max, cluster.topic_name, registry)
+        self._shared = shared_address(settings, cluster, advertised)
+        self._authorizer = reporting_authorizer(settings, cluster, clock, registry, base.audit)
+        self._connect: Connect = partial(open_connection, tls=link_context(settings, clock))
         self.fetch = self._compose_fetch()
         self.produce = self._compose_produce()
-        self._in_force = SettingsInForce(base.settings, lambda: cluster.image)
+        between = listeners(settings).inter_broker
+        self._terms = PeerTerms(
+            zone_secret, lambda: cluster.node_id, self.fetch.database_now_ms, between, self._connect
+        )
+        self._in_force = SettingsInForce(settings, lambda: cluster.image)
         self.client_rows = ClientRows(
-            base.metastore.housekeeping.client_rows,
-            self._in_force.current,
-            base.clock,
-            self._count_limit,
-            base.registry,
+            metastore.housekeeping.client_rows, self._in_force.current, clock, self._count_limit, registry
         )
         self._groups = self._compose_groups()
         self._forward = self._compose_forwarding()
-        sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
+        sealed_keys = SealedKeys(base.sealing, metastore.cluster_id)
         parts = self._compose_parts(sealed_keys)
         register_handlers(base.dispatcher, parts, self._groups, self._forward, self._authorizer, base.audit)
-        watch_memory(base.settings, self._memory_in_use(parts), base.registry)
+        watch_memory(settings, self._memory_in_use(parts), registry)
         self.serve: RequestHandler = authenticated(
-            base.dispatcher,
-            base.settings,
-            base.securities,
-            cluster,
-            zone_secret,
-            sealed_keys,
-            base.clock,
-            base.nonces,
-            base.registry,
-            base.audit,
+            context, base.dispatcher, base.securities, cluster, zone_secret, sealed_keys, base.audit
         )
         self.reports = self._compose_reports()
 
@@ -141,28 +178,19 @@ class RequestPaths:
             logger.warning("drain ran out of time: clients retry batches with an unknown outcome")
 
     def _compose_fetch(self) -> FetchService:
-        base, cluster = self._base, self._cluster
-        return FetchService(
-            base.store,
-            base.metastore.index,
-            cluster,
-            base.settings,
-            base.clock,
-            base.rng,
-            base.registry,
+        cluster = self._cluster
+        surroundings = FetchSurroundings(
             on_metadata_moved=cluster.follower.poke,
-            rendered_logs=base.metastore,
             zone_secret=self._zone_secret,
             traffic=self._traffic,
             shared_address=self._shared,
             connect=self._connect,
             authorizer=self._authorizer.enforced,
             count_sent=self._by_topic.sent,
-            steps=base.fetch_steps,
-            supervisor=base.supervisor,
+            steps=self._base.observers.fetch,
             uploading=lambda: self.produce.is_uploading,
-            note_damage=base.metastore.compaction.note_damage,
         )
+        return FetchService(self._context, cluster, surroundings)
 
     def _compose_produce(self) -> ProducePipeline:
         base, cluster, fetch = self._base, self._cluster, self.fetch
@@ -172,110 +200,87 @@ class RequestPaths:
             committing=fetch.committing,
             on_committed=fetch.on_committed,
             on_fenced=cluster.membership.check_now,
-            on_settled=base.on_settled,
+            on_settled=base.observers.on_settled,
             log_start_offset=fetch.log_start_offset,
+            count_received=self._by_topic.received,
         )
         return ProducePipeline(
-            base.store,
-            base.metastore,
+            self._context,
             cluster,
-            base.settings,
-            base.clock,
-            base.rng,
             callbacks,
-            base.registry,
             base.listener.produce_bytes,
             self._authorizer.enforced,
-            self._by_topic.received,
-            base.observer,
+            base.observers.produce,
         )
 
     def _compose_forwarding(self) -> ForwardService:
-        base, cluster = self._base, self._cluster
+        context, cluster = self._context, self._cluster
         forward = ForwardService(
-            self._zone_secret,
+            context,
+            self._terms,
             cluster,
             self._shared,
-            without_coordinator(base.metastore, cluster, base.settings, base.clock, base.rng),
-            base.dispatcher.handle,
-            self.fetch.database_now_ms,
-            base.clock,
-            base.rng,
-            base.registry,
-            inter_broker=listeners(base.settings).inter_broker,
-            connect=self._connect,
+            without_coordinator(context, cluster),
+            self._base.dispatcher.handle,
         )
         cluster.follower.on_image.append(forward.links.on_image)
         return forward
 
     def _compose_reports(self) -> AgentReports:
         """Tell other agents what this one reaches, and ask them."""
-        base = self._base
         reports = AgentReports(
-            self._zone_secret,
-            self._cluster,
-            base.reached_here,
-            self.fetch.database_now_ms,
-            base.clock,
-            base.rng,
-            listeners(base.settings).inter_broker,
-            self._connect,
+            self._terms, self._cluster, self._base.reached_here, self._context.clock, self._context.rng
         )
-        base.dispatcher.register_unadvertised(PEER_HEALTH_KEY, reports.handle)
+        self._base.dispatcher.register_unadvertised(PEER_HEALTH_KEY, reports.handle)
         return reports
 
     def _compose_groups(self) -> GroupParts:
-        base = self._base
         return compose_groups(
-            base.metastore,
+            self._context,
             self._cluster,
-            base.settings,
-            base.clock,
-            base.rng,
-            base.registry,
             authorizer=self._authorizer.enforced,
-            supervisor=base.supervisor,
             rows=self.client_rows,
-            store=base.store,
             logs=self.fetch.share_logs,
         )
 
     def _compose_parts(self, sealed_keys: SealedKeys) -> BrokerParts:
         """What the handlers of all APIs but those of groups are made of."""
-        base, cluster, in_force = self._base, self._cluster, self._in_force
+        base, context, cluster, in_force = self._base, self._context, self._cluster, self._in_force
         configs, refused, change = (
-            EffectiveConfigs(base.settings),
+            EffectiveConfigs(context.settings),
             RefusalLog().refused,
-            LogChange(cluster, base.metastore.cluster, base.clock),
+            LogChange(cluster, context.metastore.cluster, context.clock),
         )
         creation = TopicCreation(
             cluster,
-            base.metastore.topics,
-            base.clock,
-            base.rng,
+            context.metastore.topics,
+            context.clock,
+            context.rng,
             lambda: TopicDefaults.of(in_force.current()),
             self._count_limit,
         )
         return BrokerParts(
             cluster=cluster,
-            metastore=base.metastore,
-            settings=base.settings,
-            clock=base.clock,
-            registry=base.registry,
+            metastore=context.metastore,
+            settings=context.settings,
+            clock=context.clock,
+            registry=context.registry,
             in_force=in_force,
             change=change,
             is_active_controller=base.is_active_controller,
             shared=self._shared,
             sealed_keys=sealed_keys,
-            tokens=DelegationTokens(change, base.rng, in_force, self._authorizer.enforced, self._count_limit),
+            tokens=DelegationTokens(change, context.rng, in_force, self._authorizer.enforced, self._count_limit),
             produce=self.produce,
             fetch=self.fetch,
             share=self._compose_share(),
             metadata=self._compose_metadata(creation, configs, refused),
             configs=configs,
             creation=creation,
-            counts=PartitionCounts(cluster, base.metastore.topics, base.clock, creation.defaults, self._count_limit),
-            producer_ids=ProducerIds(base.metastore.commits, base.clock),
+            counts=PartitionCounts(
+                cluster, context.metastore.topics, context.clock, creation.defaults, self._count_limit
+            ),
+            producer_ids=ProducerIds(context.metastore.commits, context.clock),
             traffic=self._traffic,
             mutations=base.quotas.mutations,
             rows=self.client_rows,
@@ -284,15 +289,16 @@ class RequestPaths:
         )
 
     def _compose_share(self) -> ShareHandlers:
-        base, cluster, in_force, enforced = self._base, self._cluster, self._in_force, self._authorizer.enforced
+        context, cluster, in_force = self._context, self._cluster, self._in_force
+        enforced = self._authorizer.enforced
         sessions = ShareSessions(lambda: in_force.current().group_share_max_share_sessions, on_limit=self._count_limit)
-        sessions.watch(base.registry)
+        sessions.watch(context.registry)
         return ShareHandlers(
             cluster,
             sessions,
             self.fetch.share_reader,
             AskShareOwner(cluster, self._forward.links, self._groups.share_owner),
-            base.clock,
+            context.clock,
             None if enforced is None else AllowedTopics(enforced, cluster),
         )
 
@@ -300,20 +306,22 @@ class RequestPaths:
         self, creation: TopicCreation, configs: EffectiveConfigs, refused: Callable[[Request, str], None]
     ) -> Metadata:
         cluster, in_force = self._cluster, self._in_force
+        topics = DescribedTopics(
+            cluster, creation, lambda: in_force.current().auto_create_topics_enable, self._authorizer.enforced
+        )
         return Metadata(
             cluster,
-            creation,
-            lambda: in_force.current().auto_create_topics_enable,
+            topics,
             self._shared,
             CountsOfTopics(configs),
             refused,
             self._authorizer.enforced,
-            NewestCounts(cluster, self._base.clock, cluster.may_be_behind),
+            NewestCounts(cluster, self._context.clock, cluster.may_be_behind),
         )
 
     def _count_limit(self, setting: str) -> None:
         """Count a request that a limit refused."""
-        limits_reached(self._base.registry).labels(setting).inc()
+        limits_reached(self._context.registry).labels(setting).inc()
 
     def _memory_in_use(self, parts: BrokerParts) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""

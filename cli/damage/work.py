@@ -78,6 +78,7 @@ async def mend_all(
         raise NotFoundError(f"no such partition: {damaged.topic}:{damaged.partition_index}")
     name = PartitionName(topic.topic_id, damaged.partition_index)
     mending = Mending(metastore, store, metastore.commit_shards, clock, rng)
+    mender = _Mender(metastore, store, mending, args, clock)
     answers: list[dict[str, Any]] = []
     status = 0
     for offset in await _offsets(metastore.compaction, key, damaged):
@@ -88,7 +89,7 @@ async def mend_all(
         if not args.json:
             for line in _lines(answer):
                 write(line)
-        answer["outcome"] = await _mend_one(metastore, store, mending, name, damaged, look, args, clock)
+        answer["outcome"] = await mender.mend(name, damaged, look)
         status |= answer["outcome"] not in ("sound", "replaced")
         answers.append(answer)
         if not args.json:
@@ -107,34 +108,34 @@ async def _offsets(metastore: CompactionApi, key: int, damaged: Damaged) -> list
     return [one.first_offset for one in found if one.extent.partition_key == key]
 
 
-async def _mend_one(
-    metastore: PostgresMetastore,
-    store: ObjectStore,
-    mending: Mending,
-    name: PartitionName,
-    damaged: Damaged,
-    look: ExtentLook,
-    args: argparse.Namespace,
-    clock: Clock,
-) -> str:
-    """Return what was done."""
-    if not look.found:
-        await metastore.compaction.clear_damage(look.extent.file_id, look.extent.position)
-        return "sound"
-    if look.lost and not args.skips:
-        return "not repaired"
-    if args.dry_run:
-        return "not done: --dry-run"
-    what = f"skip {_records(look)}, which are lost" if look.lost else "replace the extent by a sound copy"
-    confirm(args, f"{what}? {damaged.topic}:{damaged.partition_index}")
-    entry = skipped(damaged.topic, name.topic_id, damaged.partition_index, look, clock.wall_ms())
-    if look.lost:
-        await write_skipped(store, entry)
-    outcome = await mending.replace(look, name, skips=args.skips)
-    entry.outcome = "done" if outcome is SwapOutcome.DONE else "lost"
-    if look.lost:
-        await write_skipped(store, entry)
-    return "replaced" if outcome is SwapOutcome.DONE else "not done: the extent was replaced or removed meanwhile"
+class _Mender(NamedTuple):
+    """What one command repairs with."""
+
+    metastore: PostgresMetastore
+    store: ObjectStore
+    mending: Mending
+    args: argparse.Namespace
+    clock: Clock
+
+    async def mend(self, name: PartitionName, damaged: Damaged, look: ExtentLook) -> str:
+        """Return what was done."""
+        if not look.found:
+            await self.metastore.compaction.clear_damage(look.extent.file_id, look.extent.position)
+            return "sound"
+        if look.lost and not self.args.skips:
+            return "not repaired"
+        if self.args.dry_run:
+            return "not done: --dry-run"
+        what = f"skip {_records(look)}, which are lost" if look.lost else "replace the extent by a sound copy"
+        confirm(self.args, f"{what}? {damaged.topic}:{damaged.partition_index}")
+        entry = skipped(damaged.topic, name.topic_id, damaged.partition_index, look, self.clock.wall_ms())
+        if look.lost:
+            await write_skipped(self.store, entry)
+        outcome = await self.mending.replace(look, name, skips=self.args.skips)
+        entry.outcome = "done" if outcome is SwapOutcome.DONE else "lost"
+        if look.lost:
+            await write_skipped(self.store, entry)
+        return "replaced" if outcome is SwapOutcome.DONE else "not done: the extent was replaced or removed meanwhile"
 
 
 def _describe(damaged: Damaged, look: ExtentLook) -> dict[str, Any]:

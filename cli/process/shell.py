@@ -9,16 +9,15 @@ Connections close last.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.limits.memory_metrics import watch_memory
+from headrace.cli.process.dependencies import Dependencies
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
@@ -29,26 +28,26 @@ from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.waiting import until_available
 from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
-from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.own_bucket import require_bucket, require_files
 from headrace.metastore.life.watch import LifeWatch
+from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.metastore.upkeep_watch import UpkeepWatch
-from headrace.storage.clock import Clock
-from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
-from headrace.storage.errors import NotFoundError
-from headrace.storage.objects.put_outcomes import PROBE_KEY, PutOutcomes
-from headrace.storage.objects.store import ObjectStore
-from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
-METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
-"""Pauses between readiness probes: a cheap query and a commit, a GET, and a small PUT when it is due."""
-
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWatches:
+    """What a process watches from its start to its end."""
+
+    dependencies: Dependencies
+    life: LifeWatch
+    reporter: SettingReporter
+    upkeep: UpkeepWatch
 
 
 class ProcessShell:
@@ -56,51 +55,24 @@ class ProcessShell:
 
     def __init__(
         self,
-        settings: Settings,
-        store: ObjectStore,
-        metastore: Metastore,
-        registry: CollectorRegistry,
-        life: LifeWatch,
+        context: ProcessContext,
         main: MainRole,
         members: Sequence[Member],
-        reporter: SettingReporter,
-        clock: Clock,
+        watches: ProcessWatches,
         peers: PeerReports,
-        supervisor: Supervisor | None = None,
-        is_active_controller: Callable[[], bool] = lambda: False,
-        heartbeat_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`peers`: what the other agents report while metastore or bucket fail here. `supervisor`: of the process's
-        background work; None: readiness does not show it. `heartbeat_failure`: why the agent's heartbeats fail."""
-        self._supervisor = supervisor or Supervisor(clock)
-        self._puts = store if isinstance(store, PutOutcomes) else PutOutcomes(store, clock)
-        self._settings, self._store, self._metastore, self._life = settings, self._puts, metastore, life
-        self._clock = clock
-        self._main, self._members, self._reporter = main, members, reporter
+        """`peers`: what the other agents report while metastore or bucket fail here."""
+        settings, clock, registry = context.settings, context.clock, context.registry
+        self._supervisor, self._clock = context.supervisor, clock
+        self._settings, self._store, self._metastore = settings, context.store, context.metastore
+        self._main, self._members = main, members
+        self._life, self._reporter, self._upkeep = watches.life, watches.reporter, watches.upkeep
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
-        self._metastore_watch = DependencyWatch(
-            METASTORE,
-            probe=metastore.probe_commit,
-            interval_seconds=METASTORE_PROBE_SECONDS,
-            clock=clock,
-            writes_so_far=metastore.commits_made,
-            refusal=metastore.refusal,
-            own_failure=heartbeat_failure,
-        )
-        self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
-        watches = [self._metastore_watch]
+        watched = [watches.dependencies.metastore]
         if any(role.needs_bucket for role in self._roles):
-            watches.append(self._bucket_watch)
-        self._readiness = Readiness(watches, self._own_parts, peers, clock, registry, self._supervisor)
-        self._upkeep = UpkeepWatch(
-            metastore,
-            store=self._puts,
-            delay_ms=settings.file_delete_delay_ms,
-            is_active=is_active_controller,
-            clock=clock,
-            registry=registry,
-        )
+            watched.append(watches.dependencies.bucket)
+        self._readiness = Readiness(watched, self._own_parts, peers, clock, registry, self._supervisor)
         self._idle_heap = IdleHeap(clock)
         in_use = {"allocator": lambda: self._idle_heap.idle_bytes}
         watch_memory(settings, in_use, registry)
@@ -179,15 +151,6 @@ class ProcessShell:
         """Return what an operator should change; the process works nevertheless."""
         return (*self._reporter.warnings, *self._upkeep.warnings)
 
-    def reached(self) -> frozenset[str]:
-        """The dependencies that answer this process: what it reports to other agents. The next question, a second
-        later, gets what a new look found.
-        """
-        watches = (self._metastore_watch, self._bucket_watch)
-        for watch in watches:
-            watch.look_again()
-        return frozenset(watch.name for watch in watches if watch.answers)
-
     def _own_parts(self) -> Iterator[Part]:
         over = self._life.not_ready_reason()
         yield Part("metastore life", over is None, over or "")
@@ -196,8 +159,3 @@ class ProcessShell:
             yield Part(role.title, True) if found is None else Part(role.title, False, *found)
         failing = self._supervisor.problems()  # clients are served all the same
         yield Part("background work", True, "; ".join(f"{work}: {why}" for work, why in failing.items()))
-
-    async def _probe_bucket(self) -> None:
-        with contextlib.suppress(NotFoundError):
-            await self._store.get(PROBE_KEY)  # as readers do; a HEAD needs fewer rights
-        await self._puts.probe()

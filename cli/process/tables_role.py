@@ -14,12 +14,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.listeners import TABLES
-from headrace.config.settings import Settings
-from headrace.storage.supervision import Supervisor
+from headrace.metastore.process_context import ProcessContext
 from headrace.tables.extra import require_tables
 
 if TYPE_CHECKING:
-    from headrace.cli.process.open_process import Connections
     from headrace.jobs.metrics import JobMetrics
     from headrace.jobs.runner import JobRunner
     from headrace.tables.follower import TableFollower
@@ -38,14 +36,13 @@ class TablesRole:
     title = TABLES
     needs_bucket = False
 
-    def __init__(self, settings: Settings, shared: Connections, job_metrics: JobMetrics) -> None:
+    def __init__(self, context: ProcessContext, job_metrics: JobMetrics) -> None:
         """`job_metrics`: the process's."""
         require_tables()
         from headrace.tables.catalog import CatalogAddress
 
-        self._settings, self._shared, self._job_metrics = settings, shared, job_metrics
-        self._supervisor = shared.supervisor or Supervisor(shared.clock)
-        self._address = CatalogAddress.of(settings)
+        self._process, self._settings, self._job_metrics = context, context.settings, job_metrics
+        self._address = CatalogAddress.of(context.settings)
         self._follower: TableFollower | None = None
         self._metrics: TableMetrics | None = None
         self._upkeep_metrics: UpkeepMetrics | None = None
@@ -53,7 +50,7 @@ class TablesRole:
 
     async def start(self) -> None:
         """Start to follow; a catalog that does not answer is asked again."""
-        self._loop = self._supervisor.keep("tables", self._follow)
+        self._loop = self._process.supervisor.keep("tables", self._follow)
 
     async def drain(self, grace_seconds: float) -> None:
         """Stop. A commit under way happens or not: the next process reads it from the table."""
@@ -77,7 +74,7 @@ class TablesRole:
         long = {} if self._follower is None else self._follower.turns.long()
         return {
             "roles": [TABLES],
-            "cluster_id": self._shared.metastore.cluster_id,
+            "cluster_id": self._process.metastore.cluster_id,
             "tables": {
                 name: {"condition": each.condition.value, "reason": each.reason, "lag": sum(each.lag.values())}
                 for name, each in sorted(rounds.items())
@@ -98,17 +95,17 @@ class TablesRole:
         from headrace.tables.values.formats import ValueFormats
         from headrace.tables.worker import TableWorker
 
-        shared, settings = self._shared, self._settings
+        shared, settings = self._process, self._settings
         catalog = await asyncio.to_thread(self._address.open)
         reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=PIN_HINT)
         formats = ValueFormats(settings.tables_schema_registry_url, OpeningPool())
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
             tables = TableReader(cluster, TopicCatalog(shared.metastore.cluster), catalog)
-            worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
+            worker = TableWorker(tables, reader, formats=formats, looked=self._metrics.looked)
             schedule = UpkeepSchedule.of(settings, self._address, cluster)
-            self._follower = TableFollower.of(settings, worker, self._metrics, self._supervisor, schedule)
+            self._follower = TableFollower.of(settings, worker, self._metrics, self._process.supervisor, schedule)
             jobs = self._jobs(tables, schedule)
             jobs.start()
             try:
@@ -122,21 +119,21 @@ class TablesRole:
 
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """Return the runner that does the jobs of upkeep, one at a time."""
-        from headrace.jobs.runner import JobRunner
+        from headrace.jobs.runner import JobRunner, RunnerTerms
         from headrace.tables.upkeep.jobs import UpkeepJobs
         from headrace.tables.upkeep.metrics import UpkeepMetrics
         from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 
-        shared = self._shared
+        shared = self._process
         self._upkeep_metrics = self._upkeep_metrics or UpkeepMetrics(shared.registry)
         upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
         work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
         return JobRunner(
             shared.metastore.jobs,
-            handlers=work.handlers(schedule),
-            clock=shared.clock,
-            rng=shared.rng,
-            metrics=self._job_metrics,
-            worker=f"{socket.gethostname()}-{os.getpid()}",
-            supervisor=self._supervisor,
+            work.handlers(schedule),
+            RunnerTerms(f"{socket.gethostname()}-{os.getpid()}"),
+            shared.clock,
+            shared.rng,
+            self._job_metrics,
+            shared.supervisor,
         )

@@ -13,15 +13,12 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
-from prometheus_client import CollectorRegistry
-
 from headrace.compactor.worker import Worker
 from headrace.config.listeners import COMPACTOR
-from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import set_for_broker
 from headrace.metastore.log.image import MetadataImage
-from headrace.storage.supervision import Supervisor
+from headrace.metastore.process_context import ProcessContext
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 """The thread's loop, and the event that stops it."""
@@ -35,18 +32,16 @@ class WorkerThread:
 
     def __init__(
         self,
-        settings: Settings,
-        registry: CollectorRegistry,
+        context: ProcessContext,
         life: LifeKeeper,
         node_id: Callable[[], int | None],
         image: Callable[[], MetadataImage | None],
-        supervisor: Supervisor | None,
     ) -> None:
         """`life`: it names the life of the metastore for the worker's connections, too. `node_id` and `image`: of the
         agent or controller of this process, if it has them; an image is replaced as a whole, so any thread may read it.
         """
-        self._settings, self._registry, self._life = settings, registry, life
-        self._node_id, self._image, self._supervisor = node_id, image, supervisor
+        self._process, self._life = context, life
+        self._node_id, self._image = node_id, image
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
         self._opened: Future[Running] = Future()
 
@@ -72,7 +67,12 @@ class WorkerThread:
         stopping = asyncio.Event()
         try:
             worker = await Worker.open(
-                self._settings, self._registry, self._life, self._node_id, self._said, self._supervisor
+                self._process.settings,
+                self._process.registry,
+                self._life,
+                self._process.supervisor,
+                self._node_id,
+                self._said,
             )
         except BaseException as error:
             self._opened.set_exception(error)

@@ -23,6 +23,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from headrace.compactor.cleaning.ending import Ending
 from headrace.compactor.cleaning.key_map import KeyMap
@@ -61,6 +62,23 @@ class _ForSparkError(Exception):
     """The key map is full before the end of the dirty part."""
 
 
+@dataclass(frozen=True, slots=True)
+class CleaningTerms:
+    """How much a cleaner holds and writes."""
+
+    limits: MergeLimits
+    buffer_bytes: int
+    """log.cleaner.dedupe.buffer.size."""
+    has_spark: bool = False
+    """Whether partitions with too many keys are left to Spark."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> CleaningTerms:
+        """Read log.cleaner.dedupe.buffer.size, compaction.spark.min.bytes and the limits of a merge."""
+        has_spark = settings.compaction_spark_min_bytes > 0
+        return cls(MergeLimits.of(settings), settings.log_cleaner_dedupe_buffer_size, has_spark)
+
+
 class Cleaner:
     """Runs jobs of kind "clean"; one instance may run several at a time."""
 
@@ -69,38 +87,17 @@ class Cleaner:
         store: ObjectStore,
         metastore: Metastore,
         commit_shards: int,
-        limits: MergeLimits,
-        buffer_bytes: int,
+        terms: CleaningTerms,
         clock: Clock,
         rng: random.Random,
         metrics: CleaningMetrics,
-        *,
-        has_spark: bool = False,
     ) -> None:
-        """`store`: this worker's throttled connection to the bucket. `buffer_bytes`: log.cleaner.dedupe.buffer.size.
-        `has_spark`: whether partitions with too many keys are left to Spark.
-        """
+        """`store`: this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
         self._uploads = Uploads(metastore.segments, store, rng)
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
-        self._limits, self._buffer_bytes, self._has_spark = limits, buffer_bytes, has_spark
+        self._terms = terms
         self._clock, self._rng, self._metrics = clock, rng, metrics
-
-    @classmethod
-    def of(
-        cls,
-        store: ObjectStore,
-        metastore: Metastore,
-        commit_shards: int,
-        settings: Settings,
-        clock: Clock,
-        rng: random.Random,
-        metrics: CleaningMetrics,
-    ) -> Cleaner:
-        """Read log.cleaner.dedupe.buffer.size, compaction.spark.min.bytes and the limits of a merge."""
-        limits, buffer_bytes = MergeLimits.of(settings), settings.log_cleaner_dedupe_buffer_size
-        has_spark = settings.compaction_spark_min_bytes > 0
-        return cls(store, metastore, commit_shards, limits, buffer_bytes, clock, rng, metrics, has_spark=has_spark)
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Clean the job's partitions. FencedError if the lease is lost; BadTransferError if each of them had an
@@ -120,9 +117,9 @@ class Cleaner:
             named, runs = await self._store_file(lease.token, file, now_ms())
             await self._ending.swap_in(lease.token, named, runs, output.relied, output.passes)
 
-        output = Output(take_over, self._metrics.judged, self._limits)
+        output = Output(take_over, self._metrics.judged, self._terms.limits)
         unreadable = UNREADABLE if job.attempts <= PATIENT_ATTEMPTS else UNREADABLE_AT_LAST
-        leaves_to_spark = self._has_spark and not payload.is_large
+        leaves_to_spark = self._terms.has_spark and not payload.is_large
         reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
         longest, altered = 0.0, list[BadTransferError]()
         found.sort(key=lambda partition: (partition.live.topic_id.int, partition.live.partition_index))
@@ -174,7 +171,7 @@ class Cleaner:
             ended=ended_in(partition),
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
-        sources = sources_of(reads, extents, self._limits)
+        sources = sources_of(reads, extents, self._terms.limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
@@ -203,13 +200,13 @@ class Cleaner:
         leaves_to_spark: bool,
     ) -> tuple[KeyMap, int]:
         """(the last offset of each key of the dirty part, where the pass ends because the map is full or at `end`)."""
-        keys, ended = KeyMap(self._buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
+        keys, ended = KeyMap(self._terms.buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
         dirty = [
             extent
             for extent in filter(is_in_file, plan.extents)
             if partition.cleaned_offset <= extent.last_offset < end
         ]
-        sources = sources_of(reads, dirty, self._limits)
+        sources = sources_of(reads, dirty, self._terms.limits)
         try:
             for number, extent in enumerate(dirty):
                 if await asyncio.to_thread(lambda: keys.is_full):

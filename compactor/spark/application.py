@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -31,7 +31,13 @@ from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.spark.cleaning import SparkCleaner
-from headrace.compactor.spark.driver import add_driver_options, driver_settings, open_session, run_driver
+from headrace.compactor.spark.driver import (
+    SharedOutTerms,
+    add_driver_options,
+    driver_settings,
+    open_session,
+    run_driver,
+)
 from headrace.compactor.spark.source import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
@@ -39,16 +45,18 @@ from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_LARGE, COMPACT_LARGE
 from headrace.jobs.lease import Lease
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import LEASE_MS, JobHandler, JobRunner
+from headrace.jobs.runner import LEASE_MS, JobHandler, JobRunner, RunnerTerms
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.metastore.life.following import follow_life
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
 from headrace.storage.client_text import visible
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.supervision import Supervisor
 
 KINDS = (COMPACT_LARGE.name, CLEAN_LARGE.name)
 PART_BYTES = 128 * 1024 * 1024
@@ -132,7 +140,16 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         try:
             await require_bucket(metastore.life, store, settings.bucket)
             async with follow_life(metastore.life, store, clock, rng):
-                await _run_due(metastore, settings, summary, clock, rng, part_bytes, lease_ms, spark_log_level)
+                context = ProcessContext(
+                    settings=settings,
+                    store=store,
+                    metastore=metastore,
+                    clock=clock,
+                    rng=rng,
+                    registry=CollectorRegistry(),
+                    supervisor=Supervisor(clock),
+                )
+                await _run_due(context, summary, part_bytes, lease_ms, spark_log_level)
             return summary
         finally:
             await store.close()
@@ -141,53 +158,35 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
 
 
 async def _run_due(
-    metastore: PostgresMetastore,
-    settings: Settings,
-    summary: SparkRunSummary,
-    clock: Clock,
-    rng: random.Random,
-    part_bytes: int,
-    lease_ms: int,
-    spark_log_level: str,
+    context: ProcessContext, summary: SparkRunSummary, part_bytes: int, lease_ms: int, spark_log_level: str
 ) -> None:
-    reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
+    settings, metastore, clock = context.settings, context.metastore, context.clock
+    reporter = SettingReporter(context, [SPARK])
     if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.reports.count_jobs()):
         logger.info("no large job is due: spark is not started")
         return
     cluster = await metastore.cluster.cluster_configs()
     wanted = pace(EffectiveConfigs(settings), cluster)
     known = await metastore.life.known_bucket()
-    bucket_id = "" if known is None else str(known.bucket_id)
     await reporter.start()
     spark = open_session("headrace-compaction", spark_log_level)
     try:
-        limits = MergeLimits.of(in_force(settings, cluster))
-        compactor = SparkCompactor(
-            spark,
+        terms = SharedOutTerms(
             part_bytes=part_bytes,
-            limits=limits,
+            limits=MergeLimits.of(in_force(settings, cluster)),
             bytes_per_s=wanted.bytes_per_s,
             requests_per_s=REQUESTS_PER_S,
-            bucket_id=bucket_id,
+            bucket_id="" if known is None else str(known.bucket_id),
         )
-        cleaner = SparkCleaner(
-            spark,
-            metastore,
-            metastore.commit_shards,
-            part_bytes=part_bytes,
-            limits=limits,
-            bytes_per_s=min(wanted.bytes_per_s, wanted.cleaning_bytes_per_s),
-            requests_per_s=REQUESTS_PER_S,
-            clock=clock,
-            rng=rng,
-            metrics=CleaningMetrics(CollectorRegistry()),
-            bucket_id=bucket_id,
-        )
+        of_cleaning = replace(terms, bytes_per_s=min(wanted.bytes_per_s, wanted.cleaning_bytes_per_s))
+        metrics = CleaningMetrics(context.registry)
+        compactor = SparkCompactor(spark, terms)
+        cleaner = SparkCleaner(spark, metastore, of_cleaning, clock, context.rng, metrics)
         handlers = {
             COMPACT_LARGE.name: summary.counting(compactor.handle, clock),
             CLEAN_LARGE.name: summary.counting(cleaner.handle, clock),
         }
-        await drain(metastore.jobs, handlers, clock, rng, lease_ms=lease_ms)
+        await drain(metastore.jobs, handlers, clock, context.rng, lease_ms=lease_ms)
     finally:
         spark.stop()
         await reporter.stop()
@@ -200,11 +199,11 @@ async def drain(
     runner = JobRunner(
         metastore,
         handlers,
+        RunnerTerms(f"spark-{socket.gethostname()}-{os.getpid()}", lease_ms=lease_ms),
         clock,
         rng,
         JobMetrics(clock, CollectorRegistry()),
-        worker=f"spark-{socket.gethostname()}-{os.getpid()}",
-        lease_ms=lease_ms,
+        Supervisor(clock),
     )
     draining = asyncio.ensure_future(runner.drain())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.cancel)

@@ -30,7 +30,6 @@ from headrace.compactor.cleaning.job import PATIENT_ATTEMPTS, end_of_pass, not_o
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
-from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import partition_plan
 from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.spark.cleaning_tasks import (
@@ -42,6 +41,7 @@ from headrace.compactor.spark.cleaning_tasks import (
     RewriteTask,
     ScanTask,
 )
+from headrace.compactor.spark.driver import SharedOutTerms
 from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split_extents
 from headrace.compactor.spark.reserved import attempts_of_a_task, reserve
@@ -59,33 +59,21 @@ MOST_DOUBLED = 6
 class SparkCleaner:
     """Runs jobs of kind "clean-large", one at a time."""
 
+    scan: type[ScanTask] = ScanTask
+    rewrite: type[RewriteTask] = RewriteTask
+
     def __init__(
         self,
         spark: SparkSession,
         metastore: Metastore,
-        commit_shards: int,
-        *,
-        part_bytes: int,
-        limits: MergeLimits,
-        bytes_per_s: float,
-        requests_per_s: float,
+        terms: SharedOutTerms,
         clock: Clock,
         rng: random.Random,
         metrics: CleaningMetrics,
-        scan: type[ScanTask] = ScanTask,
-        rewrite: type[RewriteTask] = RewriteTask,
-        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate bytes that one task reads. The rates are those of all tasks together. `bucket_id`:
-        as throttled_store.
-        """
-        self._bucket_id = bucket_id
-        self._spark, self._metastore = spark, metastore
-        self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
-        self._part_bytes, self._limits = part_bytes, limits
-        self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
+        self._spark, self._metastore, self._terms = spark, metastore, terms
+        self._ending = Ending(metastore, metastore.commit_shards, clock, rng, metrics)
         self._clock, self._rng, self._metrics = clock, rng, metrics
-        self._scan, self._rewrite = scan, rewrite
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Clean the job's partitions. FencedError if the lease is lost; UnavailableError if Spark failed."""
@@ -108,7 +96,9 @@ class SparkCleaner:
         extents = [extent for extent in plan.extents if extent.last_offset < end]
         tasks = tasks_at_a_time(self._spark)
         return PassPlan(
-            tuple(msgspec.structs.replace(plan, extents=part) for part in split_extents(extents, self._part_bytes)),
+            tuple(
+                msgspec.structs.replace(plan, extents=part) for part in split_extents(extents, self._terms.part_bytes)
+            ),
             partition.cleaned_offset,
             end,
             partition.high_watermark - 1,
@@ -116,14 +106,14 @@ class SparkCleaner:
             self._clock.wall_ms(),
             wanted.delete_retention_ms,
             is_patient,
-            self._limits.file_bytes,
-            self._limits.max_message_bytes,
-            self._bytes_per_s / tasks,
-            self._requests_per_s / tasks,
+            self._terms.limits.file_bytes,
+            self._terms.limits.max_message_bytes,
+            self._terms.bytes_per_s / tasks,
+            self._terms.requests_per_s / tasks,
             (),
             partition.aborted,
             partition.log_start_offset,
-            self._bucket_id,
+            self._terms.bucket_id,
         )
 
     async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:
@@ -148,14 +138,14 @@ class SparkCleaner:
             return []
         encoded, count = msgspec.json.encode(plan), len(plan.parts)
         scanned: Any = self._spark.range(0, count, 1, count).mapInArrow(
-            self._scan(encoded, self._rng.randbytes(16)), SCAN_SCHEMA
+            self.scan(encoded, self._rng.randbytes(16)), SCAN_SCHEMA
         )
         of_a_key = Window.partitionBy("digest")
         newest = f.max(f.when(f.col("is_dirty"), f.col("offset"))).over(of_a_key)
         is_for_part = f.col("digest").isNull() | (f.col("offset") < f.col("newest"))
         lost = scanned.repartition(max(count, tasks_at_a_time(self._spark)), "digest").withColumn("newest", newest)
         of_parts = lost.where(is_for_part).select("part", "offset", "why").repartition(count, "part")
-        reports = of_parts.sortWithinPartitions("part", "offset").mapInArrow(self._rewrite(encoded), REPORT_SCHEMA)
+        reports = of_parts.sortWithinPartitions("part", "offset").mapInArrow(self.rewrite(encoded), REPORT_SCHEMA)
         found = [msgspec.json.decode(bytes(row.report), type=PartReport) for row in reports.collect()]
         found.sort(key=lambda report: report.number)
         assert [report.number for report in found] == list(range(count)), f"each part has a row {PART_ROW}"

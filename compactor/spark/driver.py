@@ -12,9 +12,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from headrace.compactor.merge import MergeLimits
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
@@ -23,6 +25,20 @@ from headrace.storage.client_text import visible
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOutTerms:
+    """How a driver shares a job out to tasks."""
+
+    part_bytes: int
+    """Approximate live bytes that one task reads."""
+    limits: MergeLimits
+    bytes_per_s: float
+    """This rate and the next one are those of all tasks together."""
+    requests_per_s: float
+    bucket_id: str = ""
+    """As throttled_store."""
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:

@@ -35,6 +35,7 @@ from pyspark.sql.types import Row, StructType
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.outputs import outputs, planned_segments
 from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan
+from headrace.compactor.spark.driver import SharedOutTerms
 from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split
 from headrace.compactor.spark.reserved import PartIds, attempts_of_a_task, reserve, store_reserved
@@ -248,20 +249,10 @@ class SparkCompactor:
     def __init__(
         self,
         spark: SparkSession,
-        *,
-        part_bytes: int,
-        limits: MergeLimits,
-        bytes_per_s: float,
-        requests_per_s: float,
+        terms: SharedOutTerms,
         source: type[DataSource] = CompactionSource,
-        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together.
-        `bucket_id`: as throttled_store.
-        """
-        self._spark, self._bucket_id = spark, bucket_id
-        self._part_bytes, self._limits = part_bytes, limits
-        self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
+        self._spark, self._terms = spark, terms
         spark.dataSource.register(source)
 
     async def handle(self, job: Job, lease: Lease) -> None:
@@ -272,13 +263,13 @@ class SparkCompactor:
             token.job_id,
             token.epoch,
             job.payload.decode(),
-            self._part_bytes,
-            self._limits.file_bytes,
-            self._limits.max_message_bytes,
-            self._bytes_per_s / tasks,
-            self._requests_per_s / tasks,
+            self._terms.part_bytes,
+            self._terms.limits.file_bytes,
+            self._terms.limits.max_message_bytes,
+            self._terms.bytes_per_s / tasks,
+            self._terms.requests_per_s / tasks,
             attempts_of_a_task(self._spark),
-            self._bucket_id,
+            self._terms.bucket_id,
         )
         encoded = msgspec.json.encode(task).decode()
         await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))

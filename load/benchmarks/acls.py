@@ -27,7 +27,8 @@ from headrace.agent.fetch.sessions import Ref
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
@@ -44,6 +45,7 @@ from load.benchmarks.request import (
     a_connection,
     one_round,
 )
+from load.contexts import a_context
 from load.harness import Benchmark, BenchmarkRun
 from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
@@ -93,16 +95,17 @@ def _least(work: Callable[[], object], times: int) -> float:
 async def _write_path(authorizer: Authorizer | None) -> tuple[ProducePipeline, KafkaConnection]:
     clock, registry = SystemClock(), CollectorRegistry()
     pipeline = ProducePipeline(
-        cast(Any, YesStore()),
-        cast(Any, YesMetastore()),
+        a_context(
+            YesMetastore(),
+            clock,
+            store=YesStore(),
+            settings=Settings(linger_ms=0, flush_bytes=PLENTY),
+            registry=registry,
+        ),
         cast(Any, FixedView()),
-        Settings(linger_ms=0, flush_bytes=PLENTY),
-        clock,
-        random.Random(1),
         Callbacks(database_now_ms=clock.wall_ms),
-        registry,
-        authorizer=authorizer,
         seen=None,
+        authorizer=authorizer,
     )
     await pipeline.start()
     dispatcher = Dispatcher()

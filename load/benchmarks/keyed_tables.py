@@ -23,7 +23,7 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.tables.catalog import CatalogAddress
-from headrace.tables.creating import Values, create_table
+from headrace.tables.creating import NewTable, Values, create_table
 from load.benchmarks.spark_scan import PARTITIONS
 from load.benchmarks.table_ways import run_spark_tables, run_with_iceberg, settings_of
 from load.benchmarks.tables import TOPIC
@@ -111,7 +111,7 @@ async def create(settings: Settings) -> None:
     catalog = CatalogAddress.of(settings).open()
     async with open_cluster(settings) as cluster:
         topic = (await TopicCatalog(cluster.metastore.cluster).refresh()).topics_by_name[TOPIC]
-        await create_table(cluster, catalog, NAME, topic, "earliest", (), {}, Values(is_keyed=True))
+        await create_table(cluster, catalog, topic, NewTable(NAME, "earliest", (), {}, Values(is_keyed=True)))
     catalog.close()
 
 

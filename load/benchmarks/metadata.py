@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.agent.fetch.index.assigned_followers import assigned_shards
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
@@ -143,7 +144,7 @@ def metadata_handler(view: ImageView) -> Metadata:
     creation = TopicCreation(
         view, object.__new__(PostgresMetastore).topics, SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
     )
-    return Metadata(view, creation, lambda: False, shared=None, counts=None)
+    return Metadata(view, DescribedTopics(view, creation, lambda: False), shared=None, counts=None)
 
 
 def a_request(body: bytes, zone: str | None = None) -> Request:

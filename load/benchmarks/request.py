@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import time
 import uuid
 from collections.abc import Sequence
@@ -27,8 +26,9 @@ from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.observer import ProduceObserver
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -36,6 +36,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.store import ObjectInfo
+from load.contexts import a_context
 from load.harness import Benchmark, BenchmarkRun
 from load.workloads.raw_producer import ProduceWorkload, Sequenced
 
@@ -104,17 +105,18 @@ async def measure(
     """Return the row. `pairs_max`: client.metrics.max."""
     clock, registry = SystemClock(), CollectorRegistry()
     pipeline = ProducePipeline(
-        cast(Any, YesStore()),
-        cast(Any, YesMetastore()),
+        a_context(
+            YesMetastore(),
+            clock,
+            store=YesStore(),
+            settings=Settings(linger_ms=0, flush_bytes=PLENTY),
+            registry=registry,
+        ),
         cast(Any, FixedView()),
-        Settings(linger_ms=0, flush_bytes=PLENTY),
-        clock,
-        random.Random(1),
         Callbacks(database_now_ms=clock.wall_ms),
-        registry,
-        observer=observer,
         seen=None,
         authorizer=None,
+        observer=observer,
     )
     await pipeline.start()
     dispatcher = Dispatcher()

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlparse
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.compact import Compactor
 from headrace.compactor.merge import MergeLimits
@@ -67,32 +67,24 @@ def local(metastore: PostgresMetastore, settings: Settings, registry: CollectorR
     shards, limits = metastore.commit_shards, MergeLimits()
     compactor = Compactor(store, metastore, shards, limits, clock, rng, CompactionMetrics(registry))
     buffer_bytes = settings.log_cleaner_dedupe_buffer_size
-    cleaner = Cleaner(store, metastore, shards, limits, buffer_bytes, clock, rng, CleaningMetrics(registry))
+    cleaner = Cleaner(
+        store, metastore, shards, CleaningTerms(limits, buffer_bytes), clock, rng, CleaningMetrics(registry)
+    )
     return {COMPACT.name: compactor.handle, CLEAN.name: cleaner.handle}
 
 
 def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegistry) -> dict[str, JobHandler]:
     """The handlers of headrace-spark-compaction, in local mode with two tasks."""
     from headrace.compactor.spark.cleaning import SparkCleaner
+    from headrace.compactor.spark.driver import SharedOutTerms
     from headrace.compactor.spark.source import SparkCompactor
     from load.workloads.spark_session import local_session
 
     session = local_session("headrace-bench", memory="1g")
     session.range(10).mapInArrow(_same, "id bigint").collect()  # Spark compiles and starts its workers
-    limits = MergeLimits()
-    compactor = SparkCompactor(
-        session, part_bytes=part_bytes, limits=limits, bytes_per_s=NO_LIMIT, requests_per_s=NO_LIMIT
-    )
-    cleaner = SparkCleaner(
-        *(session, metastore, metastore.commit_shards),
-        part_bytes=part_bytes,
-        limits=limits,
-        bytes_per_s=NO_LIMIT,
-        requests_per_s=NO_LIMIT,
-        clock=SystemClock(),
-        rng=random.Random(2),
-        metrics=CleaningMetrics(registry),
-    )
+    terms = SharedOutTerms(part_bytes=part_bytes, limits=MergeLimits(), bytes_per_s=NO_LIMIT, requests_per_s=NO_LIMIT)
+    compactor = SparkCompactor(session, terms)
+    cleaner = SparkCleaner(session, metastore, terms, SystemClock(), random.Random(2), CleaningMetrics(registry))
     return {COMPACT_LARGE.name: compactor.handle, CLEAN_LARGE.name: cleaner.handle}
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
-from headrace.agent.fetch.index.feed import FeedFollower
+from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
@@ -33,6 +33,7 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from headrace.storage.supervision import Supervisor
 from load.postgres_server import cpu_seconds
 from load.workloads.committing import CommittingAgent, Shape
 
@@ -85,11 +86,10 @@ async def _follow(url: str, readers: int, first: int, share: float, seconds: flo
     followers = [
         FeedFollower(
             pages,
-            index,
-            AcknowledgedEnds(),
-            Waiters(metrics),
+            FollowedTail(index, AcknowledgedEnds(), Waiters(metrics)),
             clock,
             metrics,
+            Supervisor(clock),
             interval_ms=poll_ms,
             on_metadata=lambda offset: None,
         )

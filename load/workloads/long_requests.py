@@ -44,6 +44,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, Request, RequestHandler
 from headrace.protocol.typed import schema
 from headrace.storage.clock import SystemClock
+from headrace.storage.supervision import Supervisor
 from load.workloads.image_view import ImageView
 
 
@@ -237,7 +238,7 @@ class LongRequests:
         registry = CollectorRegistry()
         memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
         metrics = GroupMetrics(registry)
-        held = HeldGroups(self._store, self._view, SystemClock(), {}, metrics, memory, None, None)
+        held = HeldGroups(self._store, self._view, SystemClock(), {}, metrics, memory, Supervisor(SystemClock()), None)
         return GroupAdministration(self._store, held)
 
     def _groups(self) -> LongRequest:

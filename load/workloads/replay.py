@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-
-from headrace.cli.process.open_process import Connections, compose_agent
+from headrace.cli.process.open_process import compose_agent
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock
 from headrace.storage.objects.merging import MergingStore
+from load.contexts import a_context
 from load.workloads.counting_store import CountingStore
 
 CONNECTIONS = 4
@@ -43,8 +41,7 @@ async def replay(url: str, store: CountingStore, clock: Clock, topic: str, parti
     """Read all of it once. RuntimeError when the client fails."""
     settings = Settings(metastore_url=url, listeners="PLAINTEXT://127.0.0.1:0", http_port=0, metastore_pool_size=4)
     metastore = await PostgresMetastore.open(url, settings)
-    connections = Connections(MergingStore(store), metastore, clock, random.Random(1), CollectorRegistry())
-    process, agent = compose_agent(settings, connections)
+    process, agent = compose_agent(a_context(metastore, clock, store=MergingStore(store), settings=settings))
     try:
         await process.start()
         reader = await asyncio.create_subprocess_exec(

@@ -39,17 +39,22 @@ class LifeWatch:
     """`start` checks once, before anything is written."""
 
     def __init__(
-        self, keeper: LifeKeeper, clock: Clock, registry: CollectorRegistry, notes_position: Callable[[], bool]
+        self,
+        keeper: LifeKeeper,
+        clock: Clock,
+        registry: CollectorRegistry,
+        notes_position: Callable[[], bool],
+        on_change: Callable[[bool], None] = lambda is_current: None,
     ) -> None:
-        """`notes_position`: is this the process that does?"""
+        """`notes_position`: is this the process that does? `on_change` is called when this process may write no longer,
+        or again, or in another life."""
         self._keeper = keeper
         self._clock = clock
         self._notes_position = notes_position
         self._task: asyncio.Task[None] | None = None
         self._life: int | None = None
         """Of the newest check; None before the first."""
-        self.on_change: Callable[[bool], None] = lambda is_current: None
-        """Called when this process may write no longer, or again, or in another life."""
+        self._on_change = on_change
         gauge = Gauge(
             "headrace_metastore_life_is_current",
             "1 if this process's server is the metastore, 0 if it writes nothing because it is not or went back",
@@ -76,7 +81,7 @@ class LifeWatch:
         is_current = await self._keeper.check() is LifeVerdict.CURRENT
         before, self._life = self._life, self._keeper.life
         if self._life != before and not (before is None and is_current):
-            self.on_change(is_current)
+            self._on_change(is_current)
 
     async def _run(self) -> None:
         number = 0

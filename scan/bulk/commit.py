@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome
 from headrace.metastore.api.metastore import Metastore
@@ -40,34 +40,40 @@ CALL_PAUSE_SECONDS = 1.0
 """A metastore that is away for a minute fails no job."""
 
 
+class BulkWrite(NamedTuple):
+    """One batch of a writer, which is decided once."""
+
+    writer: str
+    batch_id: int
+    topics: tuple[WritableTopic, ...] = ()
+    """As the files were laid out; they also give errors their names."""
+    is_named: bool = False
+    """Whether by a writeId."""
+
+
 class BulkCommit:
     """One attempt at one batch of a writer."""
 
     def __init__(
         self,
         metastore: Metastore,
-        writer: str,
-        batch_id: int,
+        write: BulkWrite,
         clock: Clock,
         rng: random.Random,
         *,
-        topics: Iterable[WritableTopic] = (),
-        is_named: bool = False,
         bucket: ObjectStore | None = None,
         life: FollowedLife | None = None,
         chunk_runs: int = CHUNK_RUNS,
     ) -> None:
-        """`topics`: as the files were laid out; they also give errors their names. `is_named`: by a writeId. `bucket`:
-        gets the record of the decision; None: a job of the compactors writes it some seconds later. `life`: the
-        process's; None only if something else makes sure that `metastore` stays in one life.
+        """`bucket`: gets the record of the decision; None: a job of the compactors writes it some seconds later.
+        `life`: the process's; None only if something else makes sure that `metastore` stays in one life.
         """
         self._life = life
         self._bucket, self._rng = bucket, rng
-        self._is_named = is_named
-        topics = list(topics)
-        self._names = {topic.topic_number: topic.name for topic in topics}
-        self._counts = {topic.topic_number: topic.partitions for topic in topics}
-        self._metastore, self._writer, self._batch_id = metastore, writer, batch_id
+        self._is_named = write.is_named
+        self._names = {topic.topic_number: topic.name for topic in write.topics}
+        self._counts = {topic.topic_number: topic.partitions for topic in write.topics}
+        self._metastore, self._writer, self._batch_id = metastore, write.writer, write.batch_id
         self._clock, self._chunk_runs = clock, chunk_runs
         self.attempt = uuid.UUID(int=rng.getrandbits(128), version=4)
 

@@ -128,11 +128,12 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
             try:
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore.cluster), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
-                worker = SparkTableWorker(tables, reader, formats=formats, spark=use)
+                metrics = TableMetrics(CollectorRegistry())
+                worker = SparkTableWorker(tables, reader, formats=formats, looked=metrics.looked, spark=use)
                 schedule = UpkeepSchedule.of(settings, address, cluster)
                 supervisor = Supervisor(cluster.clock, CollectorRegistry())
-                metrics = TableMetrics(CollectorRegistry())
-                summary = await run(TableFollower.of(settings, worker, metrics, supervisor, schedule))
+                follower = TableFollower.of(settings, worker, metrics, supervisor, schedule, math.inf)
+                summary = await run(follower)
                 await jobs_of(settings, tables, schedule, use).drain()
                 return summary
             finally:
@@ -147,7 +148,6 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 async def run(follower: TableFollower) -> TablesRunSummary:
     """Turns until each table has what the log had."""
     began = follower.clock.monotonic()
-    follower.turns.share_seconds = math.inf  # it ends once each table has everything
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]

@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 
 from headrace.config.settings import Settings
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
+from headrace.jobs.runner import JobRunner, RunnerTerms
 from headrace.spark.short_errors import errors_of_tasks, short_errors
 from headrace.spark.tables.worker import SparkTables
+from headrace.storage.supervision import Supervisor
 from headrace.tables.commit.data_files import DataFilePlace
 from headrace.tables.looking import TableReader
 from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
@@ -41,11 +42,12 @@ def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, u
     metrics = JobMetrics(cluster.clock, CollectorRegistry())
     return JobRunner(
         cluster.metastore.jobs,
-        handlers=work.handlers(schedule),
-        clock=cluster.clock,
-        rng=cluster.rng,
-        metrics=metrics,
-        worker=f"{socket.gethostname()}-{os.getpid()}",
+        work.handlers(schedule),
+        RunnerTerms(f"{socket.gethostname()}-{os.getpid()}"),
+        cluster.clock,
+        cluster.rng,
+        metrics,
+        Supervisor(cluster.clock),
     )
 
 

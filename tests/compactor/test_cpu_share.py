@@ -13,7 +13,9 @@ from headrace.compactor.worker import CpuShare, Worker
 from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.supervision import Supervisor
 from tests.manual_clock import ManualClock
 
 
@@ -56,7 +58,7 @@ async def test_a_workers_steps_are_limited_if_configured(metastore_url: str, per
     settings = Settings(metastore_url=metastore_url, bucket="memory://cpu", compaction_cpu_percent=percent)
     metastore = await PostgresMetastore.open(metastore_url, settings)
     life = LifeKeeper(metastore.life, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
-    worker = await Worker.open(settings, CollectorRegistry(), life)
+    worker = await Worker.open(settings, CollectorRegistry(), life, Supervisor(SystemClock()))
     try:
         worker.start()
         name = await asyncio.to_thread(lambda: threading.current_thread().name)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from headrace.compactor.pace import LOOK_SECONDS, Pace, follow_pace
-from headrace.compactor.worker import SPARE_CONNECTIONS, Worker
+from headrace.compactor.worker import SPARE_CONNECTIONS
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import (
     BROKER_RESOURCE,
@@ -25,7 +23,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.memory import MemoryStore
+from tests.compactor.workers import a_worker
 from tests.manual_clock import ManualClock
 
 THREADS, BYTES = "compactor.threads", "compactor.io.max.bytes.per.second"
@@ -119,7 +117,7 @@ async def test_an_agents_worker_has_the_agents_pace_and_asks_nothing(api: SaidCo
 
 async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
     """On real Postgres: the records' projection is what is read, and a job finds a connection."""
-    worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
+    worker = a_worker(metastore, fake_clock)
     paces: asyncio.Queue[Pace] = asyncio.Queue()
 
     async def change(pace: Pace) -> None:

@@ -22,7 +22,7 @@ from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.bulk_records import PREFIX, RECORDED, are_recorded
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.recorded_objects import list_in_force, list_recorded, read_entries, write_entries
-from headrace.scan.bulk.commit import BulkCommit
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.bulk.task import Rows
 from headrace.storage.file_id import new_bulk_file_id, term_ms
 from tests.compactor.test_rebuild import Lost, lost, read_all  # noqa: F401 -- the fixture
@@ -65,7 +65,7 @@ class Writes:
         if end == "committed":
             bucket = self.world.store if self.rng.random() < 0.5 else None
             commit = BulkCommit(
-                *(self.world.postgres, f"writer-{number}", 0, self.attempts.clock, self.rng),
+                *(self.world.postgres, BulkWrite(f"writer-{number}", 0), self.attempts.clock, self.rng),
                 bucket=bucket,
                 chunk_runs=1,
             )

@@ -17,11 +17,12 @@ from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.jobs.kinds import COMPACT, PLAN_COMPACTION
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
+from headrace.jobs.runner import JobRunner, RunnerTerms
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.supervision import Supervisor
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import move_time, rows, session
 from tests.storage.batches import plain_batch
@@ -68,7 +69,9 @@ class Loop:
         planner = Planner(world.postgres, limits, CompactionMetrics(CollectorRegistry()))
         handlers = {PLAN_COMPACTION.name: planner.handle, COMPACT.name: world.compactor(store=self.store).handle}
         metrics = JobMetrics(world.clock, CollectorRegistry())
-        self.runner = JobRunner(world.postgres.jobs, handlers, world.clock, world.rng, metrics, worker="w")
+        self.runner = JobRunner(
+            world.postgres.jobs, handlers, RunnerTerms("w"), world.clock, world.rng, metrics, Supervisor(world.clock)
+        )
 
     async def rounds(self, count: int, *, every_seconds: int = 15) -> None:
         for _ in range(count):

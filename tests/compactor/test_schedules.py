@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.schedules import schedules
 from headrace.compactor import worker as worker_module
 from headrace.compactor.compact import Compactor
-from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import COMPACT, DELETE_DEAD_FILES, SWEEP_ORPHANS
 from headrace.jobs.lease import Lease
@@ -22,14 +19,14 @@ from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectStore
+from tests.compactor.workers import a_worker
 from tests.manual_clock import ManualClock
 
 
 async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
     settings = Settings(log_retention_check_interval_ms=7_000)
-    worker = Worker(settings, MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
+    worker = a_worker(metastore, fake_clock, settings)
     periods = _periods(settings, MetadataImage())
     assert periods.keys() <= worker._runner._handlers.keys()
     assert periods["retention"] == 7_000
@@ -49,7 +46,7 @@ async def test_everything_a_worker_moves_is_throttled(
             """Merge nothing."""
 
     monkeypatch.setattr(worker_module, "Compactor", Merging)
-    worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
+    worker = a_worker(metastore, fake_clock)
     handlers = worker._runner._handlers
     await handlers[COMPACT.name](None, None)  # type: ignore[arg-type]
     stores = [handlers[kind]._store for kind in (DELETE_DEAD_FILES.name, SWEEP_ORPHANS.name)]  # type: ignore[attr-defined]

@@ -10,9 +10,10 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.kinds import COMPACT
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
+from headrace.jobs.runner import JobRunner, RunnerTerms
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
+from headrace.storage.supervision import Supervisor
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sql_sources import plant
 
@@ -94,7 +95,15 @@ def runner_in(world: SegmentWorld, node_id: Callable[[], int]) -> JobRunner:
     """The job loop of an agent's process."""
     metrics = JobMetrics(world.clock, CollectorRegistry())
     handlers = {COMPACT.name: world.compactor().handle}
-    return JobRunner(world.postgres.jobs, handlers, world.clock, world.rng, metrics, worker="here", node_id=node_id)
+    return JobRunner(
+        world.postgres.jobs,
+        handlers,
+        RunnerTerms("here", node_id=node_id),
+        world.clock,
+        world.rng,
+        metrics,
+        Supervisor(world.clock),
+    )
 
 
 async def brokers(world: SegmentWorld) -> list[tuple[int, int]]:

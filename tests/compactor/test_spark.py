@@ -29,7 +29,7 @@ from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import COMPACT_LARGE, SWEEP_ORPHANS
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
+from headrace.jobs.runner import JobRunner, RunnerTerms
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent
@@ -40,6 +40,7 @@ from headrace.storage.cluster_properties import random_cluster_id, write_cluster
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.supervision import Supervisor
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.leftovers import end_leftovers
 from tests.compactor.test_compact import batch
@@ -183,7 +184,13 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
     compactor = world.compactor()
     metrics = JobMetrics(world.clock, CollectorRegistry())
     runner = JobRunner(
-        world.postgres.jobs, {COMPACT_LARGE.name: compactor.handle}, world.clock, world.rng, metrics, worker="local"
+        world.postgres.jobs,
+        {COMPACT_LARGE.name: compactor.handle},
+        RunnerTerms("local"),
+        world.clock,
+        world.rng,
+        metrics,
+        Supervisor(world.clock),
     )
     async with asyncio.timeout(SPARK_SECONDS):
         while not await done(world):

@@ -31,6 +31,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore
+from load.contexts import a_context
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import beat, claim, join, move_time, session, set_for_cluster
@@ -64,12 +65,8 @@ class UnequalFiles:
 
     async def begin_process(self, name: str, node_id: int | None = None, **file: Any) -> None:
         self.reporters[name] = SettingReporter(
-            self.store,
-            Settings(**file),
+            a_context(self.store, self.clock, settings=Settings(**file), rng=random.Random(name)),
             ["broker", "controller", "compactor"],
-            self.clock,
-            random.Random(name),
-            CollectorRegistry(),
             lambda: node_id,
         )
 

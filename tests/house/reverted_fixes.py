@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.agent.fetch.handler import FetchHandler
+from headrace.agent.fetch.awaited import AwaitedLog
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.cli.process import waiting
@@ -84,7 +84,7 @@ async def _only_expected_errors(self: Housekeeper, name: str) -> bool:
         return False
 
 
-async def _without_catching_up(self: FetchHandler, *arguments: Any, **options: Any) -> object:
+async def _without_catching_up(self: AwaitedLog, *arguments: Any, **options: Any) -> object:
     return await self._locate(*arguments, **options)
 
 
@@ -144,7 +144,7 @@ REVERSALS = {
         "tests/cli/test_cli_waiting.py::test_connecting_is_tried_until_the_registration_timeout",
     ),
     "11 a fetch that does not wait shows what was acknowledged": Reversal(
-        with_attribute(FetchHandler, "_locate_acknowledged", _without_catching_up),
+        with_attribute(AwaitedLog, "_locate_acknowledged", _without_catching_up),
         "tests/agent/fetch/test_poll.py::test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it",
     ),
 }

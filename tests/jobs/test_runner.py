@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.jobs.lease import Lease
 from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
+from headrace.jobs.runner import JobRunner, RunnerTerms
 from headrace.metastore.api.jobs import Job, JobSchedule, JobState, NewJob
 from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.supervision import Supervisor
 from tests.manual_clock import ManualClock
 from tests.model.job_model import ModelJobs
 from tests.seeds import seeds
@@ -70,7 +71,17 @@ class Works:
         self.api, self.clock = api, clock
         self.registry = CollectorRegistry()
         metrics = JobMetrics(clock, self.registry)
-        self.runner = JobRunner(api, {"merge": self.handle}, clock, random.Random(1), metrics, worker=name, slots=slots)
+        self.runner = JobRunner(
+            *(
+                api,
+                {"merge": self.handle},
+                RunnerTerms(name, slots),
+                clock,
+                random.Random(1),
+                metrics,
+                Supervisor(clock),
+            )
+        )
         self.runner.start()
 
     async def handle(self, job: Job, lease: Lease) -> None:
@@ -302,7 +313,9 @@ class Disturbed:
         while len(self.workers) < 2:
             metrics, rng = JobMetrics(self.clock, CollectorRegistry()), random.Random(self.rng.random())
             handlers = {"merge": self.handle}
-            self.workers.append(JobRunner(self.api, handlers, self.clock, rng, metrics, worker="w", slots=2))
+            self.workers.append(
+                JobRunner(self.api, handlers, RunnerTerms("w", 2), self.clock, rng, metrics, Supervisor(self.clock))
+            )
             self.workers[-1].start()
 
     async def disturb(self) -> None:

@@ -19,6 +19,7 @@ from headrace.metastore.setting_reporter import (
     SettingReporter,
 )
 from headrace.storage.errors import UnavailableError
+from load.contexts import a_context
 from tests.manual_clock import ManualClock
 from tests.nouns import nouns
 from tests.scripted_settings import ScriptedSettings
@@ -35,12 +36,14 @@ class Reporting:
         self.registry = CollectorRegistry()
         self.node_id: int | None = None
         self.reporter = SettingReporter(
-            nouns(api),
-            Settings(**settings),  # type: ignore[arg-type]
+            a_context(
+                nouns(api),
+                clock,
+                settings=Settings(**settings),  # type: ignore[arg-type]
+                rng=random.Random(next(_seeds)),
+                registry=self.registry,
+            ),
             roles or ("broker", "compactor"),
-            clock,
-            random.Random(next(_seeds)),
-            self.registry,
             lambda: self.node_id,
         )
 

@@ -22,7 +22,7 @@ PATHS = (
             "members/heartbeat_coordinator",
         )
     ),
-    *(f"agent/fetch/{name}.py" for name in ("handler", "service", "index/feed", "locate")),
+    *(f"agent/fetch/{name}.py" for name in ("handler", "awaited", "service", "index/feed", "locate")),
     *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "serving", "shared", "service")),
     "agent/peers/connection.py",
     *(f"agent/peers/forwarding/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),

@@ -21,18 +21,26 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller.agent_links import AgentLink
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.fetch.service import FetchService
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.agent.peers.forwarding.service import ForwardService
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.process_context import ProcessContext
+from load.contexts import a_context
 from tests.agent.groups.groups_world import Coordinating
+from tests.nouns import nouns
 from tests.pauses.neighbours import PORTS_FROM
 from tests.pauses.servers import SESSION_MS, BucketLine, Line
 from tests.simulation.clocks import SimulatedClock
@@ -75,43 +83,36 @@ class Process:
         rng = random.Random(node_id)
         registry = CollectorRegistry()
         follower = MetadataFollower(line)
-        self.membership = Membership(
-            line,
-            follower,
-            Identity(node_id, f"agent-{node_id}", PORTS_FROM + node_id, ZONE),
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            session_timeout_ms=lambda: SESSION_MS,
-            clock=clock,
-            rng=rng,
-            registry=registry,
-        )
-        self.cluster = Cluster("pauses", world.servers.model.shards, follower, self.membership)
-        self.controller = Controller(
-            line,
-            follower,
-            lambda: CONTROLLER_TIMES,
-            controller_steps(
-                *(line, follower, lambda: CONTROLLER_TIMES, clock, registry),
-                lambda image: [JobSchedule("retention", 1_000)],
-            ),
-            node_id=lambda: node_id,
-            clock=clock,
-            rng=rng,
-            registry=registry,
-            connect=_unreachable,
-        )
         settings = Settings(
             linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS, broker_rack=ZONE
         )
         bucket = BucketLine(world)
-        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry, zone_secret=SECRET)
+        context = a_context(nouns(line), clock, store=bucket, settings=settings, rng=rng, registry=registry)
+        self.membership = Membership(
+            context,
+            follower,
+            Identity(node_id, f"agent-{node_id}", PORTS_FROM + node_id, ZONE),
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=lambda: SESSION_MS,
+            health=HeartbeatHealth(clock),
+        )
+        self.cluster = Cluster("pauses", world.servers.model.shards, follower, self.membership)
+        self.controller = Controller(
+            context,
+            follower,
+            lambda: CONTROLLER_TIMES,
+            controller_steps(
+                context, follower, lambda: CONTROLLER_TIMES, lambda image: [JobSchedule("retention", 1_000)]
+            ),
+            held=HeldLease(clock),
+            node_id=lambda: node_id,
+            connect=_unreachable,
+        )
+        around = FetchSurroundings(traffic=ZoneTraffic(ZONE, registry), zone_secret=SECRET)
+        self.fetch = FetchService(context, self.cluster, around)
         self.produce = ProducePipeline(
-            bucket,
-            line,
+            context,
             self.cluster,
-            settings,
-            clock,
-            rng,
             Callbacks(
                 database_now_ms=self.fetch.database_now_ms,
                 on_flushed=self.fetch.on_flushed,
@@ -119,7 +120,6 @@ class Process:
                 on_fenced=self.membership.check_now,
                 log_start_offset=self.fetch.log_start_offset,
             ),
-            registry,
             seen=None,
             authorizer=None,
         )
@@ -129,17 +129,13 @@ class Process:
         self.clock = clock
         self.dispatcher = Dispatcher()
         shared = SharedAddress(self.cluster, lambda: world.forwards, AGENTS, (_listener(node_id),))
-        self.forwarding = self._compose_forwarding(shared, line, settings, rng, registry)
+        self.forwarding = self._compose_forwarding(shared, context)
 
-    def _compose_forwarding(
-        self, shared: SharedAddress, api: Any, settings: Settings, rng: random.Random, registry: CollectorRegistry
-    ) -> ForwardService:
+    def _compose_forwarding(self, shared: SharedAddress, context: ProcessContext) -> ForwardService:
         """Return what clients ask of groups goes to their coordinator, if agents forward."""
-        now_ms = self.fetch.database_now_ms
-        forward = ForwardService(
-            SECRET, self.cluster, shared, without_coordinator(api, self.cluster, settings, self.clock, rng),
-            self.dispatcher.handle, now_ms, self.clock, rng, registry, inter_broker=AGENTS,
-        )  # fmt: skip
+        terms = PeerTerms(SECRET, lambda: self.cluster.node_id, self.fetch.database_now_ms, AGENTS)
+        unavailable = without_coordinator(context, self.cluster)
+        forward = ForwardService(context, terms, self.cluster, shared, unavailable, self.dispatcher.handle)
         routes = routes_of(COORDINATOR_ROWS)
         served = {key: forward.wrap(routes[key], handler) for key, handler in self.groups.handlers.items()}
         for key, handler in served.items():

@@ -39,7 +39,7 @@ NEVER_MET = {
     "agent/produce/receive.py:Receiver.read_records#2": "likewise",
     "agent/produce/receive.py:Receiver.receive_later#2": "no producer is transactional",
     "agent/produce/receive.py:Receiver._check_producers#1": "likewise",
-    "agent/fetch/handler.py:FetchHandler._locate#3": "after a catch-up the index answers at once",
+    "agent/fetch/awaited.py:AwaitedLog._locate#3": "after a catch-up the index answers at once",
     "agent/groups/held_groups.py:HeldGroups._follow_metadata#1": "there are few groups",
     "agent/groups/held_groups.py:HeldGroups._keep_time#2": "there are few groups",
     "agent/groups/held_groups.py:HeldGroups._look_at#1": "no claim is without an answer",
@@ -75,8 +75,8 @@ NEVER_MET = {
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/fetch/handler.py:FetchHandler.handle#2": "ACLs are not enforced",
     "agent/fetch/handler.py:FetchHandler._serve_allowed#1": "likewise",
-    "agent/fetch/handler.py:FetchHandler._locate_acknowledged#2": "the index was brought up to date just before",
-    "agent/fetch/handler.py:FetchHandler._wait#1": "the index has been asked just before: it answers",
+    "agent/fetch/awaited.py:AwaitedLog._locate_acknowledged#2": "the index was brought up to date just before",
+    "agent/fetch/awaited.py:AwaitedLog._wait#1": "the index has been asked just before: it answers",
     "agent/fetch/zone_cache/shared.py:SharedCache._read#2": "what no neighbour sends is in this agent's memory",
     "agent/fetch/handler.py:FetchHandler._serve#1": "the image has every topic that consumers name",
     "agent/fetch/handler.py:FetchHandler._serve#3": "memory for answers is free",
@@ -225,7 +225,7 @@ def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
 
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "a controller that forgets its deadline": (
-        *(Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own)),
+        *(Controller, "is_active", property(lambda self: self._held.lease is not None and self._held.lease.is_own)),
         "controllers",
     ),
     "an agent that forgets its lease": (Membership, "holds_lease", lambda self: True, "two coordinators"),

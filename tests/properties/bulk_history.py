@@ -18,7 +18,7 @@ from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.metastore.api.bulk import BulkFile
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.scan.bulk.commit import BulkCommit
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.file_id import born_ms, term_ms
 from tests.manual_clock import ManualClock
@@ -107,7 +107,7 @@ class BulkHistory:
         ]
         attempt = Attempt(writer, batch_id, files, now_ms)
         api: Any = GatedMetastore(self.scene.store, attempt)
-        commit = BulkCommit(api, writer, batch_id, self.clock, self.rng, chunk_runs=2)
+        commit = BulkCommit(api, BulkWrite(writer, batch_id), self.clock, self.rng, chunk_runs=2)
         attempt.task = asyncio.create_task(commit.commit(files))
         self.attempts.append(attempt)
         await self._settle(attempt)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
 from headrace.compactor.compact import Compactor
@@ -150,7 +150,7 @@ class Story:
     def cleaner(self, step: Clean, metastore: Any) -> Cleaner:
         limits = MergeLimits(file_bytes=step.file_bytes, extent_bytes=step.extent_bytes, batch_bytes=step.batch_bytes)
         return Cleaner(
-            *(self.world.store, metastore, self.world.model.shards, limits, step.buffer_bytes),
+            *(self.world.store, metastore, self.world.model.shards, CleaningTerms(limits, step.buffer_bytes)),
             *(self.world.clock, self.rng, self.cleaning_metrics),
         )
 

@@ -19,7 +19,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.partitions.linear_hashing import place
 from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.scan.bulk.commit import BulkCommit
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.bulk.options import WRITE_OPTIONS, parse_write_options
 from headrace.scan.bulk.partitioner import STICKY_ROWS, murmur2, partitions_of
 from headrace.scan.bulk.task import BATCH_BYTES, RUN_BYTES, BulkTask, Rows, TaskPlan
@@ -66,7 +66,8 @@ class Attempts:
 
     async def commit(self, batch_id: int, files: list[Any], **over: Any) -> bool:
         """Commit by a new driver."""
-        return await BulkCommit(self.world.postgres, "query", batch_id, self.clock, self.rng, **over).commit(files)
+        write = BulkWrite("query", batch_id, over.pop("topics", ()), over.pop("is_named", False))
+        return await BulkCommit(self.world.postgres, write, self.clock, self.rng, **over).commit(files)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30))
@@ -217,7 +218,7 @@ async def test_a_driver_killed_at_any_call(world: ScanWorld, finished_by: str) -
             written = [await attempts.stored(Rows([f"{name} {run} {n}".encode()])) for run in "ab" for n in range(3)]
             first, again = ([file for files in half for file in files] for half in (written[:3], written[3:]))
             api: Any = KillingMetastore(world.postgres, at, after=after)
-            killed = BulkCommit(api, name, 0, attempts.clock, attempts.rng, chunk_runs=1)
+            killed = BulkCommit(api, BulkWrite(name, 0), attempts.clock, attempts.rng, chunk_runs=1)
             with pytest.raises(Killed):
                 await killed.commit(first)
             decided = at > 3 or (at, after) == (3, True)
@@ -229,7 +230,9 @@ async def test_a_driver_killed_at_any_call(world: ScanWorld, finished_by: str) -
                     await move_time(connection, 0)
             else:
                 batch_id = int(finished_by == "the next batch")
-                rerun = BulkCommit(world.postgres, name, batch_id, attempts.clock, attempts.rng, chunk_runs=1)
+                rerun = BulkCommit(
+                    world.postgres, BulkWrite(name, batch_id), attempts.clock, attempts.rng, chunk_runs=1
+                )
                 assert await rerun.commit(again) == (batch_id == 1 or not decided)
             expected += [f"{name} a {n}".encode() for n in range(3) if decided]
             if finished_by == "the next batch" or (finished_by == "the rerun" and not decided):
@@ -245,7 +248,7 @@ async def test_an_audit_between_decision_and_commit(world: ScanWorld) -> None:
     files = [file for n in range(2) for file in await attempts.stored(Rows([b"%d" % n]))]
     api: Any = KillingMetastore(world.postgres, 3, after=True)
     with pytest.raises(Killed):
-        await BulkCommit(api, "query", 0, attempts.clock, attempts.rng, chunk_runs=1).commit(files)
+        await BulkCommit(api, BulkWrite("query", 0), attempts.clock, attempts.rng, chunk_runs=1).commit(files)
 
     async def found() -> list[tuple[str, uuid.UUID | None]]:
         checked = await audit(world.postgres, reads_of(world.store), deep=True, on_progress=lambda *step: None)

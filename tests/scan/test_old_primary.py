@@ -23,7 +23,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.scan.bulk.commit import BulkCommit
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.cluster import open_cluster
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
@@ -108,8 +108,7 @@ class OldPrimary:
         api: Any = Eventful(self.store, number, event)
         commit = BulkCommit(
             api,
-            f"query/{uuid.UUID(int=self.rng.getrandbits(128))}",
-            0,
+            BulkWrite(f"query/{uuid.UUID(int=self.rng.getrandbits(128))}", 0),
             self.clock,
             self.rng,
             life=self.life,
@@ -220,7 +219,7 @@ async def test_a_driver_that_reaches_the_old_primary_after_a_promotion_writes_no
 
     async def commit(cluster: Any) -> bool:
         files = [bulk_file(await cluster.metastore.commits.database_ms(), rng, [key])]
-        given = (cluster.metastore, "query/1", 0, HastyClock(), rng)
+        given = (cluster.metastore, BulkWrite("query/1", 0), HastyClock(), rng)
         return await BulkCommit(*given, bucket=cluster.store, life=cluster.life).commit(files)
 
     try:

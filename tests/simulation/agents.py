@@ -19,11 +19,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from headrace.agent.apis.dispatch import Dispatcher
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
-from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId
@@ -37,6 +39,7 @@ from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore
+from load.contexts import a_context
 from tests.nouns import nouns
 from tests.simulation.bucket import BucketLine
 from tests.simulation.check_flushes import Flush
@@ -98,26 +101,20 @@ class Process:
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
         store = self._dressed(BucketLine(world, self, rng), rng)
         self._keeper = LifeKeeper(nouns(self._metastore).life, store, self.clock, rng)
-        self.fetch = FetchService(
-            store,
-            nouns(self._metastore).index,
-            self.view,
-            plan.settings,
-            self.clock,
-            rng,
-            _Unregistered(),
+        context = a_context(  # transactions are not simulated here
+            nouns(self._metastore), self.clock, store=store, settings=plan.settings, rng=rng, registry=_Unregistered()
+        )
+        around = FetchSurroundings(
             on_metadata_moved=self._catch_up_soon,
             zone_secret=ZONE_SECRET,
+            traffic=ZoneTraffic(plan.settings.broker_rack, context.registry),
             follow=plan.follows[agent.node_id - 1] if plan.follows else FOLLOW_POLICY,
         )
+        self.fetch = FetchService(context, self.view, around)
         self.full = self._metastore.full = self._follow_all() if plan.compares_lists else None
         self.produce = ProducePipeline(
-            store,
-            nouns(self._metastore),  # transactions are not simulated here
+            context,
             self.view,
-            plan.settings,
-            self.clock,
-            rng,
             Callbacks(
                 database_now_ms=self.fetch.database_now_ms,
                 on_flushed=self.fetch.on_flushed,
@@ -126,7 +123,6 @@ class Process:
                 on_fenced=self.join_soon,
                 on_closed=self._note_flush,
             ),
-            _Unregistered(),
             self._seen_bytes(),
             authorizer=None,
         )

@@ -61,8 +61,8 @@ def high_watermark_from_uncommitted_data(patch: Patch) -> None:
     """An agent counts its own batches as readable when their commit is sent."""
     indexes: WeakKeyDictionary[ClusterView, TailIndex] = WeakKeyDictionary()
 
-    def init(self: FetchService, store: Any, metastore: Any, view: ClusterView, *args: Any, **named: Any) -> None:
-        original_init(self, store, metastore, view, *args, **named)
+    def init(self: FetchService, context: Any, view: ClusterView, around: Any) -> None:
+        original_init(self, context, view, around)
         indexes[view] = self._feed._index
 
     def send(self: Committer, file: Any, now: float) -> Any:

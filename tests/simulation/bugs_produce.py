@@ -160,7 +160,7 @@ def fenced_while_in_doubt_is_called_not_stored(patch: Patch) -> None:
             for file, answer in zip(group, answers, strict=True)
         ]
         if any(given_up):
-            self._on_fenced()
+            self._callbacks.on_fenced()
         original(
             self,
             group,

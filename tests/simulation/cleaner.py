@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.key_map import BYTES_PER_KEY
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
@@ -222,7 +222,8 @@ class SimulatedCleaner:
         line = CleaningLine(self.database, Remote(world, worker, "metastore", LATENCY, rng), epoch)
         store = BucketLine(world, worker, rng)
         metrics = CleaningMetrics(CollectorRegistry())
-        cleaner = Cleaner(store, nouns(line), world.plan.shards, limits, buffer_bytes, world.clock, rng, metrics)
+        terms = CleaningTerms(limits, buffer_bytes)
+        cleaner = Cleaner(store, nouns(line), world.plan.shards, terms, world.clock, rng, metrics)
         task = world.loop.create_task(self._handle(cleaner, epoch), context=worker.context)
         await asyncio.wait([task], timeout=patience)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner, large_job
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms, large_job
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.merge import MergeLimits
@@ -169,7 +169,7 @@ class SparkCleaningWorld(CleaningWorld):
         """A local worker."""
         self.job_registry = CollectorRegistry()
         return Cleaner(
-            *(self.store, metastore, self.postgres.commit_shards, limits, buffer_bytes),
+            *(self.store, metastore, self.postgres.commit_shards, CleaningTerms(limits, buffer_bytes)),
             *(ManualClock(), self.rng, CleaningMetrics(self.job_registry)),
         )
 
@@ -204,16 +204,22 @@ class SparkCleaningWorld(CleaningWorld):
     def on_spark(self, metastore: Any, **over: Any) -> SparkCleaner:
         """A driver, with several parts for a partition."""
         from headrace.compactor.spark.cleaning import SparkCleaner
+        from headrace.compactor.spark.driver import SharedOutTerms
 
         self.job_registry = CollectorRegistry()
+        programs = {name: over.pop(name) for name in ("scan", "rewrite") if name in over}
         plain = {"part_bytes": PART_BYTES, "limits": SMALL, "bytes_per_s": 1e9, "requests_per_s": 1e4}
-        return SparkCleaner(
-            *(self.spark, metastore, self.postgres.commit_shards),
-            **{**plain, **over},
-            clock=ManualClock(round(self.clock.wall_ms())),
-            rng=self.rng,
-            metrics=CleaningMetrics(self.job_registry),
+        cleaner = SparkCleaner(
+            self.spark,
+            metastore,
+            SharedOutTerms(**{**plain, **over}),
+            ManualClock(round(self.clock.wall_ms())),
+            self.rng,
+            CleaningMetrics(self.job_registry),
         )
+        for name, program in programs.items():
+            setattr(cleaner, name, program)
+        return cleaner
 
     async def view_of(self, key: int) -> Seen:
         """Return what is there now."""

@@ -95,11 +95,14 @@ async def layout(world: SparkCleaningWorld, keys: list[int]) -> list[list[tuple[
 
 async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) -> None:
     """Run the job that waits."""
+    from headrace.compactor.spark.driver import SharedOutTerms
     from headrace.compactor.spark.source import SparkCompactor
 
     job = await world.claimed(COMPACT_LARGE.name)
     compactor = SparkCompactor(
-        world.spark, part_bytes=1, limits=LIMITS, bytes_per_s=1e8, requests_per_s=500, source=source
+        world.spark,
+        SharedOutTerms(part_bytes=1, limits=LIMITS, bytes_per_s=1e8, requests_per_s=500),
+        source,
     )
     lease = Lease(world.postgres.jobs, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     await compactor.handle(job, lease)

@@ -62,7 +62,9 @@ async def role(tables: Tables) -> AsyncIterator[Role]:
     registry, clock = CollectorRegistry(), ManualClock(1 << 50)
     async with tables.worker() as worker:
         cluster, topics = worker.tables.cluster, worker.tables.topics
-        parts = (worker, TableMetrics(registry, clock.monotonic), Supervisor(clock, registry), clock, random.Random(1))
+        metrics = TableMetrics(registry, clock.monotonic)
+        worker.looked = metrics.looked
+        parts = (worker, metrics, Supervisor(clock, registry), clock, random.Random(1))
         declarer = TableDeclarer(cluster, topics, tables.catalog)
         commands = OpenTables(cluster, tables.catalog, CatalogAddress("test", "headrace", {}))
         yield Role(TableFollower(*parts, 60_000, declarer=declarer), commands, clock, registry)

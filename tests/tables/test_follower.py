@@ -40,6 +40,7 @@ async def test_each_table_gets_its_turn_and_its_metrics(world: ScanWorld, tables
     async with tables.worker() as worker:
         supervisor = Supervisor(clock, registry)
         metrics = TableMetrics(registry, clock.monotonic)
+        worker.looked = metrics.looked
         follower = TableFollower(worker, metrics, supervisor, clock, random.Random(1), 60_000)
         assert not await follower.turn()
         assert set(follower.last) == {"b_paused", "c_good"}

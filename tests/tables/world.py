@@ -25,7 +25,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.tables.catalog import TableCatalog
-from headrace.tables.creating import Values, create_table
+from headrace.tables.creating import NewTable, Values, create_table
 from headrace.tables.log.chunks import OPENED_BYTES
 from headrace.tables.looking import Condition, TableReader
 from headrace.tables.state import Definition
@@ -146,7 +146,7 @@ class Tables:
         world, made = self.world, Values(**dict(zip(Values._fields, values, strict=False)) | more)
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         image = (await load_image(world.postgres.cluster)).topics_by_name[topic]
-        await create_table(cluster, self.catalog, topic, image, "earliest", layout, {}, made)
+        await create_table(cluster, self.catalog, image, NewTable(topic, "earliest", layout, {}, made))
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
         """One round of a new worker's process."""

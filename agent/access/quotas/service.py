@@ -6,20 +6,16 @@ Invariant: the listener asks the enforcer only while some client has a quota; wh
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Protocol
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.access.quotas.exchange import QuotaExchange
 from headrace.agent.access.quotas.metrics import QuotaMetrics
 from headrace.agent.access.quotas.mutations import MutationQuotas, mutation_quotas
-from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
-from headrace.storage.clock import Clock
+from headrace.metastore.process_context import ProcessContext
 
 
 class LimitedListener(Protocol):
@@ -40,20 +36,18 @@ class QuotaService:
 
     def __init__(
         self,
+        context: ProcessContext,
         listener: LimitedListener,
-        api: ClusterApi,
         own_node_id: Callable[[], int | None],
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
-        client_metrics_max: int,
     ) -> None:
-        """`client_metrics_max`: pairs of user and client id with a label; 0: nothing is counted."""
+        clock, registry = context.clock, context.registry
         metrics = QuotaMetrics(registry)
         self._listener = listener
         self._enforcer = QuotaEnforcer(clock, metrics, self._enforce)
-        self._exchange = QuotaExchange(self._enforcer, api, own_node_id, metrics, clock, rng)
-        self._traffic = ClientTraffic(client_metrics_max, registry)
+        self._exchange = QuotaExchange(
+            self._enforcer, context.metastore.cluster, own_node_id, metrics, clock, context.rng
+        )
+        self._traffic = ClientTraffic(context.settings.client_metrics_max, registry)
         if self._traffic.is_on:
             listener.count_clients(self._traffic)
         listener.limit_connections(self._enforcer.may_connect)

@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 
 from headrace.agent.cluster.controller.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller_step import ControllerStep, ControllerSteps, TopicsWhere, always
 from headrace.agent.cluster.controller.controller_times import TURNS_PER_LEASE, ControllerTimes
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
 from headrace.agent.cluster.controller.partition_steps import PartitionSteps
 from headrace.agent.cluster.controller.schedules import JobSchedules
@@ -36,15 +36,16 @@ from headrace.agent.cluster.controller.setting_agreement import SettingRecorder,
 from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.config.listeners import listeners
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.reassignment import completions
+from headrace.metastore.process_context import ProcessContext
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, RetryableError
-from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +60,9 @@ ROUNDS = "controller rounds"
 
 
 def controller_steps(
-    api: Metastore,
+    context: ProcessContext,
     follower: MetadataFollower,
     times: Callable[[], ControllerTimes],
-    clock: Clock,
-    registry: CollectorRegistry,
     schedules: Callable[[MetadataImage], Sequence[JobSchedule]] = lambda _: (),
     lags: ConsumerLags | None = None,
     sizes: TopicSizes | None = None,
@@ -73,6 +72,7 @@ def controller_steps(
 
     `schedules`: the periodic jobs of a cluster. `lags`, `sizes`: None if none are exported. `ends`: None if no
     transaction is ended here."""
+    api, clock, registry = context.metastore, context.clock, context.registry
     settings, partitions = SettingRecorder(api, clock), PartitionSteps(api, follower)
     snapshots, jobs = MetadataSnapshots(api, follower, times, registry), JobSchedules(api, registry)
     marked = TopicsWhere(lambda topic: bool(topic.before_deletion))
@@ -103,38 +103,35 @@ class Controller:
 
     def __init__(
         self,
-        api: Metastore,
+        context: ProcessContext,
         follower: MetadataFollower,
         times: Callable[[], ControllerTimes],
         steps: Sequence[ControllerStep[Any]],
         *,
+        held: HeldLease,
         node_id: Callable[[], int],
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
         connect: Connect = open_link,
-        listener: str | None = None,
-        supervisor: Supervisor | None = None,
     ) -> None:
-        """`times`: as they are now. `listener`: inter.broker.listener.name, for the links to agents.
-        `supervisor`: the process's; None: a separate one."""
-        self._api = api
+        """`times`: as they are now. `held`: where the process reads whether this is the active controller."""
+        clock, registry = context.clock, context.registry
+        self._api = context.metastore
         self._follower = follower
         self._times = times
         self._node_id = node_id
         self._clock = clock
-        self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
-        self._lease: ControllerLease | None = None
-        self._active_until = 0.0
+        self._incarnation_id = uuid.UUID(int=context.rng.getrandbits(128), version=4)
+        self._held = held
         self._held_until = 0.0
         """Time until which another controller keeps the lease, as the metastore answered."""
         self._asked = asyncio.Event()
         """A round has begun, and the lease was asked for."""
         self._granted_ms = times().granted_ms
         self._next_contact = 0.0
-        self._supervisor = supervisor or Supervisor(clock)
+        self._supervisor = context.supervisor
         self._steps = ControllerSteps(steps, follower, clock, self._supervisor)
-        self._links = AgentLinks(self._on_gone, clock, connect, listener, self._supervisor)
+        self._links = AgentLinks(
+            self._on_gone, clock, connect, listeners(context.settings).inter_broker, self._supervisor
+        )
         self._failed_rounds = 0
         self._abstains_until = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -155,12 +152,7 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether no other controller can have taken over yet."""
-        return self._lease is not None and self._lease.is_own and self._clock.monotonic() < self._active_until
-
-    @property
-    def active_id(self) -> int:
-        """The active controller's node id as of the last round; -1 if unknown."""
-        return -1 if self._lease is None else self._lease.controller_id
+        return self._held.is_active()
 
     def start(self) -> None:
         """Try to acquire the lease from now on."""
@@ -174,8 +166,8 @@ class Controller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self._links.close(), self._steps.close(), return_exceptions=True)
-        if self._lease is not None and self._lease.is_own:
-            await self._resign(self._lease)
+        if self._held.lease is not None and self._held.lease.is_own:
+            await self._resign(self._held.lease)
         self._become(None)
 
     async def _keep_asking(self) -> None:
@@ -205,8 +197,8 @@ class Controller:
         except Exception as error:  # what no other process can be blamed for
             self._supervisor.failed(ROUNDS, error)
             self._failed_rounds += 1
-            if self._failed_rounds >= FAILED_ROUNDS_MAX and self._lease is not None and self._lease.is_own:
-                await self._abstain(self._lease)
+            if self._failed_rounds >= FAILED_ROUNDS_MAX and self._held.lease is not None and self._held.lease.is_own:
+                await self._abstain(self._held.lease)
         else:
             return True
         return False
@@ -216,7 +208,6 @@ class Controller:
         logger.error("controller resigns, its rounds fail: rounds=%d seconds=%d", self._failed_rounds, ABSTAIN_SECONDS)
         self._abstains_until = self._clock.monotonic() + ABSTAIN_SECONDS
         self._failed_rounds = 0
-        self._active_until = 0.0
         self._become(None)
         await self._resign(lease)
 
@@ -238,15 +229,14 @@ class Controller:
         self._take(lease, sent_at)
 
     def _take(self, lease: ControllerLease, sent_at: float) -> None:
-        self._active_until = sent_at + lease.lease_ms / 1000
         self._held_until = sent_at + lease.remaining_ms / 1000
         self._granted_ms = lease.lease_ms
-        self._become(lease)
+        self._become(lease, sent_at + lease.lease_ms / 1000)
 
     async def _work(self) -> None:
         """One round. An action with a stale epoch is refused (FencedError); the next lease round finds the new
         controller. If fencing or following fails, the round does: without these two, none is the active controller."""
-        lease = self._lease
+        lease = self._held.lease
         if lease is None or not self.is_active:
             self._steps.stand_by()
             await self._follow()
@@ -259,13 +249,13 @@ class Controller:
         """Have an image of the end that the log had when the lease was asked for, or a later one."""
         image = self._follower.image
         before = image.offset
-        if self._lease is None or self._lease.metadata_head != before:
+        if self._held.lease is None or self._held.lease.metadata_head != before:
             image = await self._follower.catch_up()
         self._lag.set(max(image.offset - before, 0))
 
     async def _fence_silent(self, epoch: int) -> None:
         now, session_ms = self._clock.monotonic(), self._times().session_timeout_ms
-        if now < self._next_contact and self._lease is not None and not self._lease.has_silent:
+        if now < self._next_contact and self._held.lease is not None and not self._held.lease.has_silent:
             return
         fenced = await self._api.controller.fence_silent_agents(epoch, session_timeout_ms=session_ms)
         self._next_contact = now + session_ms / 1000 / CONTACTS_PER_SESSION
@@ -274,7 +264,7 @@ class Controller:
 
     def _linked(self) -> list[AgentImage]:
         """The agents to keep a link to: all others for the active controller, the active one's for a standby."""
-        lease, agents = self._lease, self._follower.image.agents
+        lease, agents = self._held.lease, self._follower.image.agents
         if lease is None:
             return []
         linked = agents.values() if lease.is_own else filter(None, [agents.get(lease.controller_id)])
@@ -283,12 +273,12 @@ class Controller:
     async def _on_gone(self, agent: AgentImage) -> None:
         """The agent's process is gone: hide it, as the active controller or as the successor of one that is gone."""
         is_abstaining = self._clock.monotonic() < self._abstains_until
-        lease = self._lease
+        lease = self._held.lease
         if lease is not None and not lease.is_own and lease.controller_id == agent.node_id and not is_abstaining:
             await self._succeed(lease)
-        if self._lease is None or not self._lease.is_own:
+        if self._held.lease is None or not self._held.lease.is_own:
             return
-        epoch, timeout_ms = self._lease.controller_epoch, self._times().session_timeout_ms
+        epoch, timeout_ms = self._held.lease.controller_epoch, self._times().session_timeout_ms
         if await self._api.controller.hide_agent(
             epoch, agent.node_id, agent.broker_epoch, session_timeout_ms=timeout_ms
         ):
@@ -302,8 +292,8 @@ class Controller:
         )
         self._take(lease, sent_at)
 
-    def _become(self, lease: ControllerLease | None) -> None:
-        was, now = (held is not None and held.is_own for held in (self._lease, lease))
+    def _become(self, lease: ControllerLease | None, until: float = 0.0) -> None:
+        was, now = (held is not None and held.is_own for held in (self._held.lease, lease))
         if now and not was:
             assert lease is not None
             logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
@@ -311,7 +301,7 @@ class Controller:
         elif was and not now:
             logger.info("standby: controller=%s", lease)
             self._steps.stand_by()
-        self._lease = lease
+        self._held.take(lease, until)
         self._active.set(now)
 
 

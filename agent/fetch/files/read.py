@@ -50,7 +50,7 @@ class RangeReader:
     ) -> None:
         """`replays`: the cache of what is read ahead for historical readers; None if nothing is."""
         self._store = store
-        self._cache = cache
+        self.cache = cache
         self._shared = shared
         self._live_end = live_end
         self._metrics = metrics
@@ -94,13 +94,13 @@ class RangeReader:
 
     def forget(self, file_id: uuid.UUID) -> None:
         """Drop what is cached of a missing or corrupt file."""
-        for cache in (self._cache, self._replays):
+        for cache in (self.cache, self._replays):
             if cache is not None:
                 cache.forget(file_id)
 
     def is_coming(self, wanted: FileRange) -> bool:
         """Return whether a range is where its reader will look, or is being loaded."""
-        return self._are_coming([wanted]) or self._cache.is_coming(wanted)
+        return self._are_coming([wanted]) or self.cache.is_coming(wanted)
 
     async def close(self) -> None:
         """Cancel what is being loaded ahead, and the loads of both caches."""
@@ -108,7 +108,7 @@ class RangeReader:
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
-        await self._cache.close()
+        await self.cache.close()
         if self._replays is not None:
             await self._replays.close()
 
@@ -150,7 +150,7 @@ class RangeReader:
     async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
         """Read through the cache of this agent, or of its zone."""
         wider: list[FileRange] = []
-        ahead = self._cache.capacity_bytes // READ_AHEAD_SHARE // max(sum(map(len, groups.values())), 1)
+        ahead = self.cache.capacity_bytes // READ_AHEAD_SHARE // max(sum(map(len, groups.values())), 1)
         for file_id, group in groups.items():
             live_end = max(self._live_end(file_id), max(wanted.live_end for wanted in group))
             wider += [
@@ -165,7 +165,7 @@ class RangeReader:
 
     async def _from_cache(self, wanted: FileRange) -> RangeBytes | HeadraceError:
         try:
-            return await self._cache.read(wanted)
+            return await self.cache.read(wanted)
         except HeadraceError as error:
             return error
 
@@ -182,7 +182,7 @@ class RangeReader:
     def _peek(self, wanted: FileRange) -> RangeBytes | None:
         """Return what a cache has. What was historical when it was read ahead may be recent now."""
         file_id, start, end = wanted[:3]
-        body = self._cache.peek(file_id, start, end)
+        body = self.cache.peek(file_id, start, end)
         return body if body is not None or self._replays is None else self._replays.peek(file_id, start, end)
 
     def _are_coming(self, group: list[FileRange]) -> bool:

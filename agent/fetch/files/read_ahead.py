@@ -79,6 +79,14 @@ class _Stream:
         """The position up to which the last extent was loaded."""
 
 
+class ReadAheadSizes(NamedTuple):
+    """How much is loaded."""
+
+    chunk_bytes: int
+    reader_bytes: int = READER_BYTES
+    least_bytes: int = LEAST_BYTES
+
+
 class ReadAhead:
     """Judges which ranges to load. `find` gives the known extents of (partition key, offset, bytes), and whether
     they are recent, without I/O.
@@ -95,18 +103,14 @@ class ReadAhead:
         clock: Clock,
         *,
         budgets: dict[bool, int],
-        chunk_bytes: int,
-        reader_bytes: int = READER_BYTES,
-        least_bytes: int = LEAST_BYTES,
+        sizes: ReadAheadSizes,
     ) -> None:
         self._find = find
         self._load = load
         self._is_coming = is_coming
         self._clock = clock
         self._budgets = budgets
-        self._chunk_bytes = chunk_bytes
-        self._reader_bytes = reader_bytes
-        self._least_bytes = least_bytes
+        self._sizes = sizes
         self._streams: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
         """By partition key and the offset at which its reader continues; the one that came last is the last."""
         self.unread = {True: 0, False: 0}
@@ -116,7 +120,7 @@ class ReadAhead:
         """Load what the reader of these will need. `partitions`: how many have data for it."""
         now = self._clock.monotonic()
         self._forget(now)
-        share = self._reader_bytes // max(partitions, 1)
+        share = self._sizes.reader_bytes // max(partitions, 1)
         followed: list[tuple[ReadTo, _Stream]] = []
         for one in progress:
             stream = self._streams.pop((one.partition_key, one.offset), None)
@@ -124,7 +128,7 @@ class ReadAhead:
             stream = stream or _Stream(now)
             stream.at = now
             self._pass(stream, one.next_offset)
-            if is_sequential and share >= self._least_bytes:
+            if is_sequential and share >= self._sizes.least_bytes:
                 followed.append((one, stream))
             if (replaced := self._streams.pop((one.partition_key, one.next_offset), None)) is not None:
                 self._drop(replaced)
@@ -133,7 +137,7 @@ class ReadAhead:
         if any(stream.ahead * 2 <= share for _, stream in followed):
             most = max(EXTENTS_MAX // partitions, LEAST_EXTENTS)
             wanted = [part for one, stream in followed for part in self._next_ranges(one, stream, share, most)]
-            for file_range in joined_ranges(wanted, self._chunk_bytes):
+            for file_range in joined_ranges(wanted, self._sizes.chunk_bytes):
                 self._load(file_range)
 
     def _pass(self, stream: _Stream, next_offset: int) -> None:
@@ -188,9 +192,9 @@ class ReadAhead:
         end = extent.position + extent.length
         if end - start <= room:
             return end
-        if extent.length <= share or room < self._least_bytes:
+        if extent.length <= share or room < self._sizes.least_bytes:
             return start
-        last_boundary = (start + room) // self._chunk_bytes * self._chunk_bytes
+        last_boundary = (start + room) // self._sizes.chunk_bytes * self._sizes.chunk_bytes
         return last_boundary if last_boundary > start else start + room
 
     def _note(self, stream: _Stream, extent: DataExtent, wanted: FileRange) -> None:
@@ -234,5 +238,5 @@ def read_ahead(
         is_coming=reader.is_coming,
         clock=clock,
         budgets=budgets,
-        chunk_bytes=replays.chunk_bytes,
+        sizes=ReadAheadSizes(replays.chunk_bytes),
     )

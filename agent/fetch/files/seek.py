@@ -27,11 +27,11 @@ class Seeker:
     `index` shortens the walk through large extents, `damage` lets it begin behind damaged batches.
     """
 
-    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex, damage: Damage | None = None) -> None:
+    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex, damage: Damage) -> None:
         self._reader = reader
         self._hints = hints
         self._index = index
-        self._damage = damage
+        self.damage = damage
 
     def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
         """The start of the batch that contains `offset`, if it is known without reading.
@@ -48,7 +48,7 @@ class Seeker:
         """The same by reading; or the error of the read."""
         try:
             near = None if recent else await self._index.before_offset(extent, offset)
-            behind = None if self._damage is None else self._damage.floor(extent, offset)
+            behind = self.damage.floor(extent, offset)
             begin = max(start for start in (start_of(extent), near, behind) if start is not None)
             found = await self.first_batch(extent, lambda b: offset < b.next_offset, begin, recent=recent)
         except HeadraceError as error:

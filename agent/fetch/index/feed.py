@@ -20,6 +20,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.appended import appended_extents
@@ -49,6 +50,17 @@ FOLLOWERS_LINGER_SECONDS = 0.1
 """A consumer that was at the end within this time is expected to be there again. One that comes later polls at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedTail:
+    """What the feed moves."""
+
+    index: TailIndex
+    acknowledged: AcknowledgedEnds
+    waiters: Waiters
+    followed: FollowedShards | None = None
+    """None to follow all commit shards."""
+
+
 class FeedFollower:
     """Polls every `interval_ms` while consumers follow the end, and at once when the answer to a commit of this agent
     does not tell all; rarely otherwise.
@@ -59,29 +71,23 @@ class FeedFollower:
     def __init__(
         self,
         metastore: IndexApi,
-        index: TailIndex,
-        acknowledged: AcknowledgedEnds,
-        waiters: Waiters,
+        tail: FollowedTail,
         clock: Clock,
         metrics: FetchMetrics,
+        supervisor: Supervisor,
         *,
         interval_ms: int,
         on_metadata: Callable[[int], None],
-        supervisor: Supervisor | None = None,
-        followed: FollowedShards | None = None,
     ) -> None:
-        """`followed`: None to follow all commit shards."""
         self._metastore = metastore
-        self._index = index
-        self._acknowledged = acknowledged
-        self._waiters = waiters
+        self._index, self._acknowledged = tail.index, tail.acknowledged
+        self._waiters, self._followed = tail.waiters, tail.followed
         self._clock = clock
         self._metrics = metrics
         self._interval = interval_ms / 1000
         self._on_metadata = on_metadata
-        self._followed = followed
         self._own = OwnCommits()
-        self._supervisor = supervisor or Supervisor(clock)
+        self._supervisor = supervisor
         self._poked = False
         self._timer: asyncio.Future[None] | None = None
         """Runs between two polls."""

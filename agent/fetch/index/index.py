@@ -41,6 +41,7 @@ LOOK_AGAIN = 1 << 62
 EXTENTS_MAX = 65_536
 """Extents over all partitions; about 20 MB. The oldest arrival is removed first."""
 
+OnForgotten = Callable[[list[Extent]], None]
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
@@ -48,7 +49,8 @@ _last_offset = attrgetter("last_offset")
 class TailIndex:
     """The tail of each partition's log: recent extents, high watermark, log start."""
 
-    def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
+    def __init__(self, shards: int, extents_max: int = EXTENTS_MAX, on_forgotten: OnForgotten = lambda _: None) -> None:
+        """`on_forgotten` gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self.heads: dict[int, int] = {}
         """Per followed commit shard the number of the last feed row that was applied: what the feed is polled with."""
         self.generation = 0
@@ -57,8 +59,7 @@ class TailIndex:
         """Which of so many commit shards are followed when the index begins with a page; None: all, always."""
         self.history_mark = 0
         """Counts the histories, within which log starts of partitions that are not dropped only grow."""
-        self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
-        """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
+        self.on_forgotten = on_forgotten
         self.history = SegmentCache()
         """What the primary said of earlier extents."""
         self.shards = shards

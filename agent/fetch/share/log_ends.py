@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.handler import FetchHandler
+from headrace.agent.fetch.awaited import AwaitedLog
 from headrace.agent.fetch.index.feed import FeedFollower
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import LookupStatus
@@ -33,15 +33,15 @@ class LogEndsOfIndex:
         search: TimestampSearch,
         waiters: Waiters,
         feed: FeedFollower,
-        fetches: FetchHandler,
+        log: AwaitedLog,
     ) -> None:
         self._locator, self._metastore, self._search, self._waiters = locator, metastore, search, waiters
-        self._feed, self._fetches = feed, fetches
+        self._feed, self._log = feed, log
 
     @property
     def is_draining(self) -> bool:
         """Whether nothing should wait any more."""
-        return self._fetches.is_draining
+        return self._log.is_draining
 
     async def ends(self, offsets: Mapping[int, int], *, committed: bool) -> dict[int, ReadableEnds | ErrorCode]:
         """Partition key -> its ends, or why they are not known."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.peers.channel import ZONE_CACHE
-from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
+from headrace.agent.peers.connection import PeerConnection
+from headrace.agent.peers.terms import PeerTerms
 from headrace.agent.peers.zone_cache_wire import (
     BUSY,
     MAX_ANSWER_BYTES,
@@ -53,29 +54,20 @@ class _Peer:
 
 
 class Peers:
-    """The zone's other agents that were called. `now_ms` is the database's clock."""
+    """The zone's other agents that were called."""
 
     def __init__(
         self,
-        secret: bytes,
-        own_node_id: Callable[[], int],
-        now_ms: Callable[[], int],
+        terms: PeerTerms,
         clock: Clock,
         metrics: ZoneCacheMetrics,
         *,
         timeout_ms: int,
-        connect: Connect = open_connection,
-        listener: str | None = None,
     ) -> None:
-        """`listener`: inter.broker.listener.name; None asks agents at their first listener."""
-        self._secret = secret
-        self._own_node_id = own_node_id
-        self._now_ms = now_ms
+        self._terms = terms
         self._clock = clock
         self._metrics = metrics
         self._timeout = timeout_ms / 1000
-        self._connect = connect
-        self._listener = listener
         self._peers: dict[tuple[int, int], _Peer] = {}
 
     async def ask(self, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
@@ -119,13 +111,13 @@ class Peers:
     ) -> list[memoryview | int | CorruptError]:
         async with peer.choosing:  # else many parallel calls would each open one
             connection = await self._connection(peer, agent)
-        ask = Ask(self._now_ms(), self._own_node_id(), agent.node_id, list(ranges))
+        ask = Ask(self._terms.now_ms(), self._terms.own_node_id(), agent.node_id, list(ranges))
         correlation_id = connection.next_id()
-        frame, mac = encode_ask(ask, self._secret, correlation_id)
+        frame, mac = encode_ask(ask, self._terms.secret, correlation_id)
         self._metrics.rpcs_sent.inc()
         self._metrics.ranges_sent.inc(len(ranges))
         answer = await connection.ask(correlation_id, frame, largest_answer(ranges))
-        return decode_answer(answer, self._secret, mac, ranges)
+        return decode_answer(answer, self._terms.secret, mac, ranges)
 
     async def _connection(self, peer: _Peer, agent: AgentImage) -> PeerConnection:
         """The connection with the fewest calls; a new one while all are in use and there may be more."""
@@ -133,8 +125,8 @@ class Peers:
         idlest = min(peer.connections, key=lambda connection: connection.waiting, default=None)
         if idlest is not None and (not idlest.waiting or len(peer.connections) >= CONNECTIONS):
             return idlest
-        address = agent.endpoint(self._listener)
-        opened = await self._connect(ZONE_CACHE, address.host, address.port)
+        address = agent.endpoint(self._terms.listener)
+        opened = await self._terms.connect(ZONE_CACHE, address.host, address.port)
         peer.connections.append(opened)
         if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # removed meanwhile
             self._disconnect(peer)

@@ -7,10 +7,6 @@ runs after `close`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from prometheus_client import CollectorRegistry
-
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.files.cache import ChunkCache
@@ -20,44 +16,29 @@ from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.owners import ChunkOwners
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
 from headrace.agent.fetch.zone_cache.shared import SharedCache
-from headrace.agent.peers.connection import Connect, open_connection
-from headrace.storage.clock import Clock
+from headrace.agent.peers.terms import PeerTerms
+from headrace.metastore.process_context import ProcessContext
 
 
 class ZoneCache:
-    """`shared` reads for this agent, `handle` for the others. `now_ms` is the database's clock."""
+    """`shared` reads for this agent, `handle` for the others."""
 
     def __init__(
         self,
-        secret: bytes,
+        context: ProcessContext,
+        terms: PeerTerms,
         cache: ChunkCache,
         view: ClusterView,
-        clock: Clock,
-        now_ms: Callable[[], int],
         traffic: ZoneTraffic,
         fetch_metrics: FetchMetrics,
-        registry: CollectorRegistry,
-        *,
-        timeout_ms: int,
-        connect: Connect = open_connection,
-        listener: str | None = None,
     ) -> None:
         self._view = view
         self._traffic = traffic
-        metrics = ZoneCacheMetrics(registry)
-        peers = Peers(
-            secret,
-            lambda: view.node_id,
-            now_ms,
-            clock,
-            metrics,
-            timeout_ms=timeout_ms,
-            connect=connect,
-            listener=listener,
-        )
+        metrics = ZoneCacheMetrics(context.registry)
+        peers = Peers(terms, context.clock, metrics, timeout_ms=context.settings.zone_cache_timeout_ms)
         owners = ChunkOwners(view, on_members=peers.forget_gone)
         self.shared = SharedCache(cache, owners, peers, metrics, fetch_metrics)
-        self.handle = ZoneCacheServer(secret, cache, lambda: view.node_id, now_ms, metrics, self._on_served)
+        self.handle = ZoneCacheServer(terms, cache, metrics, self._on_served)
 
     async def close(self) -> None:
         """Stop requesting; close the connections."""

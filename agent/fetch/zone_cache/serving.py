@@ -15,6 +15,7 @@ from collections.abc import Callable
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
 from headrace.agent.peers.channel import ZONE_CACHE
+from headrace.agent.peers.terms import PeerTerms
 from headrace.agent.peers.zone_cache_wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
@@ -28,23 +29,17 @@ SERVED_BYTES_MAX = 128 * 1024 * 1024
 
 
 class ZoneCacheServer:
-    """A Handler. `now_ms` is the database's clock; `on_served` is called with (caller's node id, bytes) for each
-    call.
-    """
+    """A Handler. `on_served` is called with (caller's node id, bytes) for each call."""
 
     def __init__(
         self,
-        secret: bytes,
+        terms: PeerTerms,
         cache: ChunkCache,
-        own_node_id: Callable[[], int],
-        now_ms: Callable[[], int],
         metrics: ZoneCacheMetrics,
         on_served: Callable[[int, int], None],
     ) -> None:
-        self._secret = secret
+        self._terms = terms
         self._cache = cache
-        self._own_node_id = own_node_id
-        self._now_ms = now_ms
         self._metrics = metrics
         self._on_served = on_served
         self._serving_bytes = 0
@@ -53,8 +48,8 @@ class ZoneCacheServer:
         """One answer per range. CloseConnection for an unauthorized, stale or misdirected request."""
         ZONE_CACHE.check_version(request.api_version, VERSION)
         try:
-            (ask, mac), secret = opened_with(self._secret, lambda secret: decode_ask(request.body, secret))
-            ZONE_CACHE.check_addressee(ask.owner, self._own_node_id(), ask.sent_ms, self._now_ms())
+            (ask, mac), secret = opened_with(self._terms.secret, lambda secret: decode_ask(request.body, secret))
+            ZONE_CACHE.check_addressee(ask.owner, self._terms.own_node_id(), ask.sent_ms, self._terms.now_ms())
         except (InvalidError, CloseConnection):
             self._metrics.refused.inc()
             raise

@@ -15,14 +15,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.group import SHARE_PARTITION_BYTES, ShareGroup
 from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
-from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
-from headrace.metastore.api.groups import GroupApi
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
 from headrace.metastore.api.share_groups import ShareState, StoredSharePartition
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept, was_set_by_hand
@@ -46,17 +44,14 @@ class GroupPartitions:
         self,
         held: Held,
         group: ShareGroup,
-        api: GroupApi,
         groups: HeldGroups,
-        cluster: ClusterView,
         clock: Clock,
-        rows: RowLimits | None,
         metrics: ShareMetrics,
     ) -> None:
-        """`rows`: limits on what is stored; None: there are none."""
         self._metrics = metrics
         self.held, self.group = held, group
-        self._api, self._groups, self._cluster, self._clock, self._rows = api, groups, cluster, clock, rows
+        self._api, self._rows = groups.api, groups.rows
+        self._groups, self._cluster, self._clock = groups, groups.cluster, clock
         self.states: dict[int, ShareState] = {}
         """Partition key -> what is stored for certain: members may have heard of it."""
         self._loading = asyncio.Lock()

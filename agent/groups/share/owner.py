@@ -20,7 +20,6 @@ from functools import partial
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.acknowledgements import AckBatch
@@ -33,7 +32,6 @@ from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
 from headrace.agent.groups.share.share_partition import Acquired, SharePartition, end_of
-from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
     VERSION,
@@ -44,7 +42,6 @@ from headrace.agent.peers.share_turns import (
     decode_turn,
     encode,
 )
-from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.read import ReadableEnds
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
@@ -65,23 +62,18 @@ class ShareOwner:
 
     def __init__(
         self,
-        api: GroupApi,
         groups: HeldGroups,
-        cluster: ClusterView,
         clock: Clock,
         rules: ShareGroupRules,
-        rows: RowLimits | None,
         answered: AnsweredShares,
         metrics: ShareMetrics,
-        memory: ShareMemory | None = None,
+        memory: ShareMemory,
         logs: ShareLogs | None = None,
     ) -> None:
-        """`rows`: limits on what is stored; None: there are none. `memory`: limits on what is remembered. `logs`: what
-        share groups read; None: no turn is served."""
-        self._metrics, self.memory = metrics, memory or ShareMemory()
-        self.logs = logs
-        self._api, self._groups, self._cluster, self._clock = api, groups, cluster, clock
-        self._rules, self._rows, self.answered = rules, rows, answered
+        """`memory`: limits on what is remembered. `logs`: what share groups read; None: no turn is served."""
+        self._metrics, self.memory, self.logs = metrics, memory, logs
+        self._groups, self._cluster, self._clock = groups, groups.cluster, clock
+        self._rules, self.answered = rules, answered
         self._owned: dict[str, GroupPartitions] = {}
         self._waiting: dict[str, dict[ShareWaiter, None]] = {}
         """By group, in order of arrival."""
@@ -145,9 +137,7 @@ class ShareOwner:
         """The partitions of a group that this agent holds."""
         owned = self._owned.get(group.group_id)
         if owned is None or owned.held is not held or owned.group is not group:
-            owned = self._owned[group.group_id] = GroupPartitions(
-                held, group, self._api, self._groups, self._cluster, self._clock, self._rows, self._metrics
-            )
+            owned = self._owned[group.group_id] = GroupPartitions(held, group, self._groups, self._clock, self._metrics)
             group.on_freed, group.on_deleted = partial(self._freed, group), partial(self.forget, owned)
             group.on_gone = partial(self._gone, owned)
         return owned

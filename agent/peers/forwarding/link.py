@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from functools import partial
 
 from headrace.agent.peers.channel import FORWARDING
-from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
+from headrace.agent.peers.connection import PeerConnection
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.wire import (
     ANSWER_BYTES_MAX,
@@ -35,6 +34,7 @@ from headrace.agent.peers.forwarding.wire import (
     encode_opening,
     link_key,
 )
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock, within
@@ -55,24 +55,19 @@ Answer = tuple[ForwardOutcome | None, bytes | memoryview]
 
 
 class ForwardLink:
-    """Link to one registration of an agent. `now_ms` is the database's clock. For one event loop."""
+    """Link to one registration of an agent. For one event loop."""
 
     def __init__(
         self,
         node_id: int,
         address: Listener,
-        *,
-        secret: bytes,
-        own_node_id: Callable[[], int],
-        now_ms: Callable[[], int],
+        terms: PeerTerms,
         clock: Clock,
         rng: random.Random,
         metrics: ForwardMetrics,
-        connect: Connect = open_connection,
     ) -> None:
         self._node_id, self._address = node_id, address
-        self._secret, self._own_node_id, self._now_ms = secret, own_node_id, now_ms
-        self._clock, self._rng, self._metrics, self._connect = clock, rng, metrics, connect
+        self._terms, self._clock, self._rng, self._metrics = terms, clock, rng, metrics
         self._connection: PeerConnection | None = None
         self._key = b""
         self._version = NEWEST_ENVELOPE
@@ -153,19 +148,19 @@ class ForwardLink:
             raise FORWARDING.error(UnavailableError, "no answer in time") from None
 
     async def _exchange(self) -> PeerConnection:
-        connection = await self._connect(FORWARDING, self._address.host, self._address.port)
+        connection = await self._terms.connect(FORWARDING, self._address.host, self._address.port)
         try:
             nonce = self._rng.randbytes(NONCE_BYTES)
-            opening = Opening(self._now_ms(), self._own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)
+            opening = Opening(self._terms.now_ms(), self._terms.own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)
             number = connection.next_id()
-            frame, mac = encode_opening(opening, self._secret, number)
-            version, other = decode_opened(await connection.ask(number, frame, OPENED_BYTES), self._secret, mac)
+            frame, mac = encode_opening(opening, self._terms.secret, number)
+            version, other = decode_opened(await connection.ask(number, frame, OPENED_BYTES), self._terms.secret, mac)
             if not 1 <= version <= NEWEST_ENVELOPE:
                 raise FORWARDING.error(CorruptError, f"unknown version of envelopes: version={version}")
         except BaseException:
             connection.close()
             raise
-        self._key, self._version = link_key(self._secret, mac, other), version
+        self._key, self._version = link_key(self._terms.secret, mac, other), version
         return connection
 
     async def _watch(self, connection: PeerConnection) -> None:
@@ -200,7 +195,7 @@ class ForwardLink:
     def _deadline_ms(self) -> int:
         """START_SECONDS from now, less the time for which the link was silent already."""
         silent = 0.0 if self._pinged_at is None else self._clock.monotonic() - self._pinged_at
-        return self._now_ms() + int((START_SECONDS - silent) * 1000)
+        return self._terms.now_ms() + int((START_SECONDS - silent) * 1000)
 
     # -- requests
 
@@ -208,7 +203,7 @@ class ForwardLink:
         connection, client = self._connection, request.connection
         if answer.done():  # its handler was cancelled
             return
-        if connection is None or connection.closed or client.closed or self._now_ms() > deadline_ms:
+        if connection is None or connection.closed or client.closed or self._terms.now_ms() > deadline_ms:
             self._lose(answer)
             return
         number = connection.next_id()

@@ -7,25 +7,22 @@ Nothing is sent after `close`.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-
-from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
-from headrace.agent.peers.connection import Connect, open_connection
 from headrace.agent.peers.forwarding.forwarding import Forwarding
 from headrace.agent.peers.forwarding.link import ForwardLink
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.routes import Route
 from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import PROVEN_LINKS, SHARED_ADDRESS, Listener
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.request import RequestHandler
-from headrace.storage.clock import Clock
 
 
 class ForwardService:
@@ -33,47 +30,22 @@ class ForwardService:
 
     def __init__(
         self,
-        secret: bytes,
+        context: ProcessContext,
+        terms: PeerTerms,
         view: ClusterView,
         shared: SharedAddress,
         unavailable: Mapping[int, RequestHandler],
         handle: RequestHandler,
-        now_ms: Callable[[], int],
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
-        *,
-        inter_broker: str | None,
-        connect: Connect = open_connection,
     ) -> None:
-        """`unavailable`: handlers that answer as if no coordinator was known. `handle` serves any request of a client;
-        `now_ms`: the database's clock."""
-        metrics = ForwardMetrics(registry)
+        """`unavailable`: handlers that answer as if no coordinator was known. `handle` serves any client's request."""
+        clock, rng, metrics = context.clock, context.rng, ForwardMetrics(context.registry)
 
         def make_link(node_id: int, address: Listener) -> ForwardLink:
-            return ForwardLink(
-                node_id,
-                address,
-                secret=secret,
-                own_node_id=lambda: view.node_id,
-                now_ms=now_ms,
-                clock=clock,
-                rng=rng,
-                metrics=metrics,
-                connect=connect,
-            )
+            return ForwardLink(node_id, address, terms, clock, rng, metrics)
 
-        self.links = Links(make_link, inter_broker)
+        self.links = Links(make_link, terms.listener)
         self._forwarding = Forwarding(view, shared, self.links, unavailable)
-        self._server = ForwardServer(
-            secret,
-            own_node_id=lambda: view.node_id,
-            now_ms=now_ms,
-            handle=handle,
-            rng=rng,
-            metrics=metrics,
-            proves=partial(_proves_links, view),
-        )
+        self._server = ForwardServer(terms, handle, rng, metrics, proves=partial(_proves_links, view))
 
     def wrap(self, route: Route | None, handler: RequestHandler) -> RequestHandler:
         """Return the handler of any API; those with a route are forwarded to its agent."""

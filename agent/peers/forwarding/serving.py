@@ -33,6 +33,7 @@ from headrace.agent.peers.forwarding.wire import (
     encode_opened,
     link_key,
 )
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.api_versions import WIDE
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, RequestHandler, Response
@@ -54,13 +55,11 @@ class ServedLink:
 
 
 class ForwardServer:
-    """`open` and `serve` are Handlers. `handle` serves a client's request; `now_ms` is the database's clock."""
+    """`open` and `serve` are Handlers. `handle` serves a client's request."""
 
     def __init__(
         self,
-        secret: bytes,
-        own_node_id: Callable[[], int],
-        now_ms: Callable[[], int],
+        terms: PeerTerms,
         handle: RequestHandler,
         rng: random.Random,
         metrics: ForwardMetrics,
@@ -69,8 +68,7 @@ class ForwardServer:
         """`proves`: whether the agent with this node id proves its links."""
         self.served: frozenset[int] = frozenset()
         """The APIs that other agents may forward."""
-        self._secret, self._own_node_id, self._now_ms = secret, own_node_id, now_ms
-        self._handle, self._rng, self._metrics = handle, rng, metrics
+        self._terms, self._handle, self._rng, self._metrics = terms, handle, rng, metrics
         self._proves = proves
         self._links: dict[ClientConnection, ServedLink] = {}
 
@@ -78,8 +76,10 @@ class ForwardServer:
         """Make the connection a link. CloseConnection or InvalidError for an opening that is not for this agent."""
         try:
             FORWARDING.check_version(request.api_version, OPEN_VERSION)
-            (opening, mac), secret = opened_with(self._secret, lambda secret: decode_opening(request.body, secret))
-            FORWARDING.check_addressee(opening.asked, self._own_node_id(), opening.sent_ms, self._now_ms())
+            (opening, mac), secret = opened_with(
+                self._terms.secret, lambda secret: decode_opening(request.body, secret)
+            )
+            FORWARDING.check_addressee(opening.asked, self._terms.own_node_id(), opening.sent_ms, self._terms.now_ms())
             if opening.newest_envelope < 1 or request.connection in self._links:
                 raise _refusal("unsupported version, or opened already")
             if opening.newest_envelope < PROVEN and self._proves(opening.asker):
@@ -128,7 +128,7 @@ class ForwardServer:
         self, request: Request, link: ServedLink, client: ClientConnection, envelope: Envelope
     ) -> Response:
         outcome, buffers, reserved_bytes = ForwardOutcome.DROPPED, list[bytes | memoryview](), 0
-        if client.closed or self._now_ms() > envelope.deadline_ms:
+        if client.closed or self._terms.now_ms() > envelope.deadline_ms:
             self._metrics.dropped.inc()
         else:
             self._metrics.served.inc()

@@ -10,8 +10,8 @@ Source: KIP-631, networking; which requests a controller answers.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable
+from dataclasses import replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -27,6 +27,7 @@ from headrace.agent.cluster.controller.agent_links import open_link
 from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.controller.schedules import schedules
 from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
@@ -36,16 +37,13 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.serve.authenticated import authenticated
-from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
-from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
+from headrace.config.listeners import Endpoint, SecurityProtocol
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
-from headrace.storage.clock import Clock
-from headrace.storage.supervision import Supervisor
 
 
 class ControllerEndpoint:
@@ -53,50 +51,42 @@ class ControllerEndpoint:
 
     def __init__(
         self,
-        metastore: Metastore,
+        context: ProcessContext,
+        held: HeldLease,
         view: ClusterView,
         follower: MetadataFollower,
-        settings: Settings,
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
-        supervisor: Supervisor,
     ) -> None:
+        settings, metastore, clock, registry = context.settings, context.metastore, context.clock, context.registry
         configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: view.image)
 
         def times() -> ControllerTimes:
             return ControllerTimes.of(in_force.current())
 
         steps = controller_steps(
-            metastore,
+            context,
             follower,
             times,
-            clock,
-            registry,
             lambda image: schedules(configs, image),
             ConsumerLags(metastore.reports, settings.consumer_lag_metrics_max, registry),
             TopicSizes(metastore.reports, settings.topic_metrics_max, registry),
             TransactionEnds(metastore.transactions, lambda: EndingTimes.of(in_force.current()), registry),
         )
         self.controller = Controller(
-            metastore,
+            context,
             follower,
             times,
             steps,
+            held=held,
             node_id=lambda: view.node_id,
-            clock=clock,
-            rng=rng,
-            registry=registry,
             connect=partial(open_link, tls=link_context(settings, clock)),
-            listener=listeners(settings).inter_broker,
-            supervisor=supervisor,
         )
         self.port = 0
-        self._supervisor = supervisor
+        self._supervisor = context.supervisor
         self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
         # This listener gets few requests, and the process's main listener already uses the metrics with these names.
-        self._registry = own_registry = CollectorRegistry()
+        own_registry = CollectorRegistry()
+        self._own = replace(context, registry=own_registry)
         self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
         parts = ControllerParts(
@@ -104,15 +94,19 @@ class ControllerEndpoint:
             metastore=metastore,
             in_force=in_force,
             change=LogChange(view, metastore.cluster, clock),
-            is_active_controller=lambda: self.controller.is_active,
+            is_active_controller=held.is_active,
             shared=None,
         )
         register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(
-            self._handle, Limits.from_settings(settings), clock, own_registry, supervisor=supervisor
+            self._handle,
+            Limits.from_settings(settings),
+            clock,
+            own_registry,
+            supervisor=context.supervisor,
+            refused_certificate=audit.failed_authentication,
         )
-        self._listener.on_refused_certificate(audit.failed_authentication)
         self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self, endpoint: Endpoint | None) -> None:
@@ -137,15 +131,12 @@ class ControllerEndpoint:
         """Serves clients that have authenticated, as on the listeners of a broker."""
         sealing = Sealing(self._settings.metadata_secret_keys)
         return authenticated(
+            self._own,
             self._dispatcher,
-            self._settings,
             {endpoint.name: security},
             self._view,
             zone_secret,
             SealedKeys(sealing, self._metastore.cluster_id),
-            self._clock,
-            random.SystemRandom(),
-            self._registry,
             self._audit,
         )
 

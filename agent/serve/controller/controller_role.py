@@ -9,11 +9,9 @@ Source: KIP-631, process.roles.
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.agent.cluster.routing import Routes
@@ -22,11 +20,8 @@ from headrace.agent.serve.broker import Broker
 from headrace.agent.serve.controller.controller_endpoint import ControllerEndpoint
 from headrace.config.addresses import address_text
 from headrace.config.listeners import CONTROLLER, listeners
-from headrace.config.settings import Settings
-from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.storage.clock import Clock
-from headrace.storage.supervision import Supervisor
+from headrace.metastore.process_context import ProcessContext
 
 
 class ControllerView:
@@ -73,19 +68,13 @@ class ControllerRole:
 
     def __init__(
         self,
-        settings: Settings,
-        metastore: Metastore,
-        clock: Clock,
-        rng: random.Random,
-        registry: CollectorRegistry,
+        context: ProcessContext,
+        held: HeldLease,
         broker: Broker | None = None,
-        supervisor: Supervisor | None = None,
     ) -> None:
-        """Note: without `broker`, node.id must be set. `supervisor`: the process's; None: a separate one."""
-        self._supervisor = supervisor or Supervisor(clock)
-        self._settings, self._metastore = settings, metastore
-        self._clock, self._rng, self._registry = clock, rng, registry
-        self._broker = broker
+        """Note: without `broker`, node.id must be set. `held`: where the process reads whether this one is active."""
+        self._context, self._held, self._broker = context, held, broker
+        self._settings, self._metastore = context.settings, context.metastore
         self._follower: MetadataFollower | None = None
         """Its own, without a broker."""
         self._endpoint: ControllerEndpoint | None = None
@@ -93,7 +82,7 @@ class ControllerRole:
     @property
     def is_active(self) -> bool:
         """Whether it holds the controller lease."""
-        return self._endpoint is not None and self._endpoint.controller.is_active
+        return self._held.is_active()
 
     @property
     def image(self) -> MetadataImage | None:
@@ -111,17 +100,8 @@ class ControllerRole:
             follower = self._follower = MetadataFollower(self._metastore.cluster)
             view = self._view_of(follower)
             await follower.catch_up()
-            MetadataMetrics(follower, self._registry)
-        self._endpoint = ControllerEndpoint(
-            self._metastore,
-            view,
-            follower,
-            self._settings,
-            self._clock,
-            self._rng,
-            self._registry,
-            self._supervisor,
-        )
+            MetadataMetrics(follower, self._context.registry)
+        self._endpoint = ControllerEndpoint(self._context, self._held, view, follower)
         await self._endpoint.start(listeners(self._settings).controller)
 
     async def drain(self, grace_seconds: float) -> None:
@@ -152,7 +132,7 @@ class ControllerRole:
             "cluster_id": self._metastore.cluster_id,
             "node_id": self._settings.node_id,
             "active": self.is_active,
-            "active_controller": self._endpoint.controller.active_id if self._endpoint is not None else -1,
+            "active_controller": self._held.controller_id,
             "metadata_offset": self._follower.image.offset if self._follower is not None else -1,
         }
 

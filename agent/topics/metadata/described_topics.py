@@ -62,8 +62,9 @@ class DescribedTopics:
         cluster: ClusterView,
         creation: TopicCreation,
         auto_create_topics: Callable[[], bool],
-        authorizer: Authorizer | None,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
         self._cluster, self._creation = cluster, creation
         self._auto_create_topics = auto_create_topics
         self._authorizer = authorizer

@@ -43,7 +43,6 @@ from headrace.agent.topics.metadata.encoded_answers import (
 from headrace.agent.topics.metadata.long_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
-from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import asks_for_counts, counts_of_topic
@@ -88,27 +87,27 @@ class _Found(NamedTuple):
 class Metadata:
     """Answer Metadata with topics, partitions and agents."""
 
+    slices: Callable[[], WorkSlices] = WorkSlices
+    """Makes those of one answer."""
+
     def __init__(
         self,
         cluster: ClusterView,
-        creation: TopicCreation,
-        auto_create_topics: Callable[[], bool],
+        topics: DescribedTopics,
         shared: SharedAddress | None,
         counts: CountsOfTopics | None,
         on_refused: OnRefused = unheard,
         authorizer: Authorizer | None = None,
         newest: NewestCounts | None = None,
-        slices: Callable[[], WorkSlices] = WorkSlices,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced. `slices`: makes those of one answer."""
+        """`authorizer`: None if ACLs are not enforced."""
         self._authorizer = authorizer
         self._on_refused = on_refused
         self._newest = newest
         self._shared = shared
         self._counts = counts
         self._cluster = cluster
-        self._slices = slices
-        self._topics = DescribedTopics(cluster, creation, auto_create_topics, authorizer)
+        self._topics = topics
         self._agents = ShownAgents()
         self._kept = EncodedAnswers()
         self._long = LongAnswers()
@@ -127,7 +126,7 @@ class Metadata:
         if not unknown and (kept := self._kept.get(key, number)):
             return _with_correlation(request, kept.response)
         schema, entity = decode(request, MetadataRequest)
-        asked = _Asked(request, schema, entity, zone, key, number, unknown, self._slices())
+        asked = _Asked(request, schema, entity, zone, key, number, unknown, self.slices())
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             return await self._one_at_a_time(asked, None)
         named = await self._topics.asked_for(request, entity, asked.slices)

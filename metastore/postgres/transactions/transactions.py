@@ -127,7 +127,7 @@ class PostgresTransactions(PostgresNoun):
 
     async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
         ids = None if transactional_ids is None else list(transactional_ids)
-        return [_transaction(*row) for row in await _FIND.rows(self.pool, ids=ids)]
+        return [_transaction(row) for row in await _FIND.rows(self.pool, ids=ids)]
 
     async def _change(self, transactional_id: str, decide: Decide) -> TransactionAnswer:
         """Decide on the row, and write the result while the row is still the same."""
@@ -171,27 +171,28 @@ class PostgresTransactions(PostgresNoun):
         return bool(done)
 
 
-def _transaction(
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    state: int,
-    timeout_ms: int,
-    previous_id: int,
-    previous_epoch: int,
-    groups: list[str],
-    version: int,
-    begun_ms: int,
-    changed_ms: int,
-    keys: list[int],
-) -> Transaction:
+def _transaction(row: Sequence[Any]) -> Transaction:
     """Return the transaction from a row of find_transactions.sql."""
+    (
+        name,
+        producer_id,
+        epoch,
+        state,
+        timeout_ms,
+        before_id,
+        before_epoch,
+        groups,
+        version,
+        begun_ms,
+        changed_ms,
+        keys,
+    ) = row
     return Transaction(
-        transactional_id=transactional_id,
+        transactional_id=name,
         producer=ProducerEpoch(producer_id, epoch),
         state=TransactionState(state),
         timeout_ms=timeout_ms,
-        previous=ProducerEpoch(previous_id, previous_epoch),
+        previous=ProducerEpoch(before_id, before_epoch),
         partition_keys=frozenset(keys),
         groups=frozenset(groups),
         begun_ms=begun_ms,

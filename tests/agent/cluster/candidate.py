@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.storage.clock import Clock
+from load.contexts import a_context
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.nouns import nouns
 
@@ -42,19 +44,19 @@ class Candidate:
         self.registry = CollectorRegistry()
         self.follower = MetadataFollower(nouns(api).cluster)
         own_clock = clock or api.clock
-        metastore = nouns(api)
+        context = a_context(nouns(api), own_clock, rng=random.Random(node_id), registry=self.registry)
         self.controller = Controller(
-            metastore,
+            context,
             self.follower,
             lambda: times,
             controller_steps(
-                *(metastore, self.follower, lambda: times, own_clock, self.registry),
+                context,
+                self.follower,
+                lambda: times,
                 lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
             ),
+            held=HeldLease(own_clock),
             node_id=lambda: node_id,
-            clock=own_clock,
-            rng=random.Random(node_id),
-            registry=self.registry,
             connect=connect or _unreachable,
         )
         MetadataMetrics(self.follower, self.registry)

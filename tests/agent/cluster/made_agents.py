@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
+from load.contexts import a_context
 from tests.nouns import nouns
 
 
@@ -28,15 +30,14 @@ def a_membership(
     session_ms: int = 18_000,
 ) -> Membership:
     """`clock`: that of `api`, if none is given."""
+    own_clock = clock or api.clock
     return Membership(
-        nouns(api).cluster,
+        a_context(nouns(api), own_clock, rng=rng, registry=registry),
         follower or MetadataFollower(nouns(api).cluster),
         Identity(node_id, "127.0.0.1", port, rack),
         heartbeat_interval_ms=3_000,
         session_timeout_ms=lambda: session_ms,
-        clock=clock or api.clock,
-        rng=rng or random.Random(1),
-        registry=registry or CollectorRegistry(),
+        health=HeartbeatHealth(own_clock),
     )
 
 

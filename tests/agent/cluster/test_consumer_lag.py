@@ -16,6 +16,7 @@ from headrace.metastore.api.reports import ConsumerLag
 from headrace.metastore.keys import partition_key
 from headrace.storage.errors import UnavailableError
 from headrace.storage.supervision import Supervisor
+from load.contexts import a_context
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
@@ -35,7 +36,7 @@ class Lags:
         self.limits: list[int] = []
         api: Any = self
         lags = ConsumerLags(api, pairs_max, self.registry)
-        table = controller_steps(api, self.follower, api, clock, self.registry, lags=lags)
+        table = controller_steps(a_context(api, clock, registry=self.registry), self.follower, api, lags=lags)
         self.steps = ControllerSteps(table[-1:], self.follower, clock, Supervisor(clock))
 
     async def consumer_lags(self, limit: int) -> list[ConsumerLag]:

@@ -33,7 +33,7 @@ async def test_a_killed_controller_is_replaced_within_its_lease_and_a_clean_stop
     await fake_clock.advance(10)
     assert [c.controller.is_active for c in (one, two, three)] == [True, False, False]
     assert [c.metric("controller_active") for c in (one, two, three)] == [1, 0, 0]
-    assert {c.controller.active_id for c in (one, two, three)} == {1}
+    assert {c.controller._held.controller_id for c in (one, two, three)} == {1}
 
     await one.die()
     await fake_clock.advance(TIMES.lease_ms / 1000)
@@ -154,7 +154,7 @@ async def test_a_stopped_controller_that_resumes_is_a_standby(api: FakeClusterAp
     await fake_clock.advance(3)
     assert not one.controller.is_active
     assert not api.agents[5].fenced, "a stale epoch fences no agent"
-    assert one.controller.active_id == 9
+    assert one.controller._held.controller_id == 9
     await one.controller.stop()
     assert api.controller_until > fake_clock.monotonic(), "what is another's is not resigned"
 

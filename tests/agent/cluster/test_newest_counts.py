@@ -19,6 +19,7 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.topics.counts.topic_doubling import TopicDoubling, WantedDoubling
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
@@ -69,7 +70,13 @@ class Agent:
         self.cluster: Cluster = an_agent(self.wire, node_id, seed=node_id)  # type: ignore[arg-type]
         creation = TopicCreation(self.cluster, api, api.clock, rng, lambda: TopicDefaults(1, 1))
         newest = NewestCounts(self.cluster, api.clock, self.cluster.may_be_behind)
-        self.metadata = Metadata(self.cluster, creation, lambda: False, newest=newest, shared=None, counts=None)
+        self.metadata = Metadata(
+            self.cluster,
+            DescribedTopics(self.cluster, creation, lambda: False),
+            newest=newest,
+            shared=None,
+            counts=None,
+        )
         if pauses:
             pace = random.Random(rng.random())
 

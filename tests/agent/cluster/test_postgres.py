@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 
 import pytest
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY
 
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.held_lease import HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -22,6 +23,7 @@ from headrace.metastore.log.reassignment import reassign
 from headrace.metastore.log.snapshot import load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from load.contexts import a_context
 from tests.agent.cluster.made_agents import an_agent_on
 from tests.metastore.sessions import beat, create, new_agent, new_topic
 
@@ -62,19 +64,16 @@ async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetas
 
 
 def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller, MetadataFollower]:
-    follower, clock, registry = MetadataFollower(metastore.cluster), SystemClock(), CollectorRegistry()
+    follower = MetadataFollower(metastore.cluster)
+    context = a_context(metastore, SystemClock(), rng=random.Random(node_id))
     times = ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1)
     controller = Controller(
-        metastore,
+        context,
         follower,
         lambda: times,
-        controller_steps(
-            *(metastore, follower, lambda: times, clock, registry), lambda image: [JobSchedule("retention", 3_600_000)]
-        ),
+        controller_steps(context, follower, lambda: times, lambda image: [JobSchedule("retention", 3_600_000)]),
+        held=HeldLease(context.clock),
         node_id=lambda: node_id,
-        clock=clock,
-        rng=random.Random(node_id),
-        registry=registry,
     )
     controller.start()
     return controller, follower
@@ -95,7 +94,7 @@ async def _the_active(*controllers: Controller) -> Controller:
 
     def agreed() -> bool:
         found[:] = [each for each in controllers if each.is_active]
-        return len(found) == 1 and len({each.active_id for each in controllers}) == 1
+        return len(found) == 1 and len({each._held.controller_id for each in controllers}) == 1
 
     await _until(agreed)
     return found[0]

@@ -19,6 +19,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.supervision import Supervisor
+from load.contexts import a_context
 from tests.manual_clock import ManualClock
 
 
@@ -60,7 +61,7 @@ def rounds(
     api, registry = cast(Any, rows), registry or CollectorRegistry()
     follower = MetadataFollower(api)
     ends = TransactionEnds(api, lambda: times or EndingTimes.of(Settings()), registry)
-    table = controller_steps(api, follower, cast(Any, None), clock, registry, ends=ends)
+    table = controller_steps(a_context(api, clock, registry=registry), follower, cast(Any, None), ends=ends)
     return ControllerSteps(table[-2:], follower, clock, Supervisor(clock))
 
 

@@ -22,7 +22,8 @@ from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.fetch.service import FetchService
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.damage import FoundDamage
@@ -46,6 +47,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.writer import SegmentWriter
+from load.contexts import a_context
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock, T
 from tests.model.metastore_model import ModelMetastore
@@ -113,6 +115,7 @@ class FeedGate:
         self.model = model
         self.asked: Counter[str] = Counter()
         self.fail: HeadraceError | None = None
+        self.noted: list[FoundDamage] = []
         self.change_page: Callable[[FeedPage], FeedPage] = lambda page: page
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
@@ -126,6 +129,11 @@ class FeedGate:
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         return self.change_page(await self._ask("poll_feed", lambda: self.model.poll_feed(positions)))
+
+    async def note_damage(self, found: Sequence[FoundDamage]) -> None:
+        if self.fail is not None:
+            raise self.fail
+        self.noted += found
 
     async def _ask(self, name: str, question: Callable[[], Awaitable[T]]) -> T:
         self.asked[name] += 1
@@ -160,7 +168,6 @@ class World:
         self.metadata_moves = 0
         self.sent_counts: list[tuple[int, int, int]] = []
         """Partition key, bytes and records of each partition of an answer."""
-        self.noted: list[FoundDamage] = []
         """Damage that agents have recorded."""
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
@@ -170,24 +177,21 @@ class World:
 
     def new_service(self, registry: CollectorRegistry | None = None) -> FetchService:
         """Another agent on the same bucket and metastore."""
-        return FetchService(
-            self.store,
-            nouns(self.metastore).index,
-            self.view,
-            self.settings,
+        context = a_context(
+            nouns(self.metastore),
             self.clock,
-            self.rng,
-            registry or CollectorRegistry(),
+            store=self.store,
+            settings=self.settings,
+            rng=self.rng,
+            registry=registry,
+        )
+        around = FetchSurroundings(
             on_metadata_moved=self._count_move,
+            traffic=ZoneTraffic(self.settings.broker_rack, context.registry),
             authorizer=self.authorizer.enforced,
             count_sent=lambda *counted: self.sent_counts.append(counted),
-            note_damage=self._note_damage,
         )
-
-    async def _note_damage(self, found: Sequence[FoundDamage]) -> None:
-        if self.metastore.fail is not None:
-            raise self.metastore.fail
-        self.noted += found
+        return FetchService(context, self.view, around)
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample of the agent under test; 0 when it was never counted."""

@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
-from headrace.agent.fetch.index.feed import FeedFollower
+from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.shard_interest import FollowPolicy
@@ -42,6 +42,7 @@ from headrace.metastore.api.read import (
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.file_id import new_file_id
+from headrace.storage.supervision import Supervisor
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
@@ -93,10 +94,13 @@ class Story:
         self.followed = _Followed(self.index, self.view, self.waiters, self.clock, metrics, POLICY)
         self.followed.look = self._look
         self.feed = FeedFollower(
-            *(nouns(self).index, self.index, AcknowledgedEnds(), self.waiters, self.clock, metrics),
+            nouns(self).index,
+            FollowedTail(self.index, AcknowledgedEnds(), self.waiters, self.followed),
+            self.clock,
+            metrics,
+            Supervisor(self.clock),
             interval_ms=15,
             on_metadata=lambda offset: None,
-            followed=self.followed,
         )
         self.locator = Locator(self.index, nouns(self).index, rng, metrics)
         self.topics = 0

@@ -136,7 +136,7 @@ async def test_transfers_that_alter_bytes_are_never_damage(world: World, monkeyp
 
     monkeypatch.setattr(world.store, "get", altering)
     assert (await world.fetch({key: 0})).code(key) == ErrorCode.kafka_storage_error
-    assert world.noted == []
+    assert world.metastore.noted == []
     monkeypatch.undo()
 
     assert split_sent((await world.fetch({key: 0})).records(key)) == expected(world.live[key], 0)
@@ -168,19 +168,19 @@ async def test_what_is_found_is_recorded_once(world: World) -> None:
     world.metastore.fail = UnavailableError("metastore down")
     await world.fetch({key: 6})
     await world.clock.advance(1)
-    assert world.noted == []
+    assert world.metastore.noted == []
 
     world.metastore.fail = None
     for _ in range(4):
         await world.clock.advance(AGAIN_S)
         await world.fetch({key: 6})
 
-    (found,) = world.noted
+    (found,) = world.metastore.noted
     assert (found.first_offset, found.last_offset, found.extent.file_id) == (6, 8, file_id)
     await world.clock.advance(REPEAT_S)
     await world.fetch({key: 6})
     await world.clock.advance(1)
-    assert len(world.noted) == 2
+    assert len(world.metastore.noted) == 2
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_a_consumer_at_the_end_of_one_partition_hears_of_it_within_the_int
 
 async def test_a_planted_bug_is_caught(world: World, patch: Patch) -> None:
     """Planted: a fetch that has enough does not follow the end of its other partitions."""
-    patch.replace(world.service._fetch, "_follows", nullcontext)
+    patch.replace(world.service._feed, "following", nullcontext)
     with pytest.raises(AssertionError):
         await hear_of_the_end(world)
 

@@ -11,6 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch.rendered.metadata_topic import MetadataTopic
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_names import why_illegal
@@ -151,7 +152,7 @@ async def test_metadata_shows_it_by_name_only_and_it_cannot_be_created(
     cluster = an_agent(api)
     await cluster.catch_up()
     creation = TopicCreation(cluster, api, fake_clock, random.Random(5), lambda: TopicDefaults(1, 1))
-    handler = Metadata(cluster, creation, lambda: True, shared=None, counts=None)
+    handler = Metadata(cluster, DescribedTopics(cluster, creation, lambda: True), shared=None, counts=None)
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=METADATA_TOPIC)])
     (shown,) = (await call(handler, asked, 12)).topics
     assert (shown.error_code, shown.is_internal, len(shown.partitions)) == (0, True, 1)

@@ -22,6 +22,7 @@ from headrace.agent.fetch.files.read_ahead import (
     READER_BYTES,
     RETURN_S,
     ReadAhead,
+    ReadAheadSizes,
     ReadTo,
     joined_ranges,
 )
@@ -54,7 +55,7 @@ class Log:
         self.ahead = ReadAhead(
             *(self.find, self.load, lambda wanted: wanted in self.loaded, self.clock),
             budgets={True: budget, False: budget},
-            chunk_bytes=CHUNK_BYTES,
+            sizes=ReadAheadSizes(CHUNK_BYTES),
         )
 
     def find(self, key: int, offset: int, max_bytes: int) -> tuple[Sequence[Extent], bool]:
@@ -135,7 +136,7 @@ def test_many_partitions_share_what_a_reader_may_have_ahead() -> None:
         log.ahead = ReadAhead(
             *(log.find, log.load, lambda wanted: False, log.clock),
             budgets={True: 1 << 40, False: 1 << 40},
-            chunk_bytes=CHUNK_BYTES,
+            sizes=ReadAheadSizes(CHUNK_BYTES),
         )
         log.read(*((key, 0) for key in range(partitions)))
         assert log.read(*((key, 16) for key in range(partitions))) == partitions * share
@@ -356,7 +357,7 @@ async def test_damaged_bytes_that_were_read_ahead_are_forgotten() -> None:
 
 async def test_a_bug_that_keeps_damaged_bytes_is_caught(patch: Patch) -> None:
     """A planted bug: only the cache of recent data forgets."""
-    patch.replace(RangeReader, "forget", lambda self, file_id: self._cache.forget(file_id))
+    patch.replace(RangeReader, "forget", lambda self, file_id: self.cache.forget(file_id))
     with pytest.raises((AssertionError, KeyError)):
         await test_damaged_bytes_that_were_read_ahead_are_forgotten()
 

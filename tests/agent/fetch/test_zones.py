@@ -49,7 +49,8 @@ async def test_a_consumer_of_another_zone_is_sent_there_without_data(version: in
 async def test_behind_one_address_a_consumer_is_never_sent_elsewhere() -> None:
     """It would ask the same address again, without end."""
     world = World()
-    world.service._fetch._is_shared = lambda listener: listener == "PLAINTEXT"
+    handler = world.service._fetch
+    handler._clients = replace(handler._clients, is_shared=lambda listener: listener == "PLAINTEXT")
     await world.service.start()
     (key,) = world.create_topic("t", 1)
     await world.append(key, b"x")

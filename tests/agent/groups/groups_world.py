@@ -24,6 +24,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
+from load.contexts import a_context
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent
@@ -39,7 +40,9 @@ class Coordinating:
         self.cluster = cluster
         settings = Settings(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=20)
         self.registry = CollectorRegistry()
-        self.requests = compose_groups(groups, cluster, settings, clock, random.Random(seed), self.registry)
+        self.requests = compose_groups(
+            a_context(groups, clock, settings=settings, rng=random.Random(seed), registry=self.registry), cluster
+        )
         self.handlers = {api_key: row.handler(self.requests) for api_key, row in COORDINATOR_ROWS.items()}
 
     async def join(self, group: str, member_id: str = "", *, version: int = 5, **more: Any) -> Any:

@@ -15,6 +15,7 @@ from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, UNITS_MAX, WorkSlices
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
+from headrace.storage.supervision import Supervisor
 from tests.agent.topics.test_long_metadata import Runs, agents, image, view_of
 from tests.manual_clock import ManualClock
 from tests.patch import Patch
@@ -48,7 +49,7 @@ def held_groups(runs: Runs) -> tuple[HeldGroups, list[Following]]:
     view = view_of(image([], agents(1)))
     registry = CollectorRegistry()
     memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
-    held = HeldGroups(api, view, ManualClock(), {}, GroupMetrics(registry), memory, None, None)
+    held = HeldGroups(api, view, ManualClock(), {}, GroupMetrics(registry), memory, Supervisor(ManualClock()), None)
     groups = [Following(number, runs) for number in range(GROUPS)]
     for group in groups:
         coordinated: CoordinatedGroup = group  # type: ignore[assignment]

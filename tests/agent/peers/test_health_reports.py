@@ -26,6 +26,7 @@ from headrace.agent.peers.health_reports import (
     encode_answer,
     encode_question,
 )
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.dependency import Reported
@@ -48,13 +49,11 @@ class Agent:
         self.questions = 0
         self.skew_ms = 0
         self.reports = AgentReports(
-            secret,
+            PeerTerms(secret, lambda: self.view.node_id, lambda: self.clock.wall_ms() + self.skew_ms),
             self.view,
             self._own,
-            lambda: self.clock.wall_ms() + self.skew_ms,
             self.clock,
             random.Random(1),
-            listener=None,
         )
         dispatcher = Dispatcher()
         dispatcher.register_unadvertised(PEER_HEALTH_KEY, self.reports.handle)

@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
@@ -30,6 +31,7 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.header import read_header
+from load.contexts import a_context
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
@@ -106,12 +108,15 @@ class ProduceWorld:
     def compose(self) -> None:
         """Make the pipeline, not started yet."""
         self.pipeline = ProducePipeline(
-            self.store,
-            nouns(self.metastore),
+            a_context(
+                nouns(self.metastore),
+                self.clock,
+                store=self.store,
+                settings=self.settings,
+                rng=self.rng,
+                registry=self.registry,
+            ),
             self.view,
-            self.settings,
-            self.clock,
-            self.rng,
             Callbacks(
                 database_now_ms=self.clock.wall_ms,
                 on_flushed=lambda file_id, body: self.flushed.append(file_id),
@@ -119,11 +124,10 @@ class ProduceWorld:
                 on_fenced=self._on_fenced,
                 on_settled=self.traces.append,
                 log_start_offset=self._log_start_offset,
+                count_received=self.count_received,
             ),
-            self.registry,
             self.produce_bytes,
             self.authorizer.enforced,
-            self.count_received,
         )
 
     def create_topic(self, name: str, partitions: int = 1, *, known: bool = True, **configs: str) -> TopicImage:

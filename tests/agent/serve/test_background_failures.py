@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.controller_step import TopicsWhere
 from headrace.agent.serve.broker import Broker
-from headrace.cli.process.open_process import Connections, compose_agent
+from headrace.cli.process.open_process import compose_agent
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
@@ -24,6 +24,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.supervision import Supervisor
+from load.contexts import a_context
 from tests.kafka_clients import KafkaClients
 
 AGENTS = 3
@@ -47,8 +48,16 @@ async def agents(url: str) -> AsyncIterator[list[Agent]]:
             metastore = await PostgresMetastore.open(url, settings)
             registry = CollectorRegistry()
             supervisor = Supervisor(clock, registry)
-            shared = Connections(bucket, metastore, clock, random.Random(number), registry, None, supervisor)
-            process, broker = compose_agent(settings, shared)
+            context = a_context(
+                metastore,
+                clock,
+                store=bucket,
+                settings=settings,
+                rng=random.Random(number),
+                registry=registry,
+                supervisor=supervisor,
+            )
+            process, broker = compose_agent(context)
             stack.push_async_callback(process.stop)
             await process.start()
             started.append((process, broker, registry))
@@ -102,4 +111,4 @@ async def test_produce_and_fetch_go_on_while_a_step_always_fails_everywhere(
         details = [part for process, _, _ in found for part in process.parts() if part.name == "background work"]
         assert all(part.ok for part in details), "clients are served"
         assert sum(STEP in part.detail for part in details) == 1, "on the active controller"
-        assert sum(broker.is_active_controller() for _, broker, _ in found) == 1
+        assert sum(broker._foundation.is_active_controller() for _, broker, _ in found) == 1

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.serve.broker import Broker
-from headrace.cli.process.open_process import Connections, compose_agent
+from headrace.cli.process.open_process import compose_agent
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, Promise, Request, Response
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
+from load.contexts import a_context
 from tests.manual_clock import ManualClock
 from tests.nouns import NOUNS, nouns
 
@@ -32,7 +32,12 @@ def _request(correlation_id: int) -> Request:
 async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:
     clock = ManualClock()
     no_metastore = nouns(None)
-    agent = Broker(Settings(), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
+    agent = Broker(
+        a_context(no_metastore, clock, store=MemoryStore(clock)),
+        health=HeartbeatHealth(clock),
+        is_active_controller=lambda: False,
+        reached_here=frozenset,
+    )
     started: list[int] = []
 
     def handle(request: Request) -> Promise:
@@ -88,8 +93,7 @@ async def test_an_agent_that_loses_its_metastore_while_starting_says_so_and_stop
     clock = ManualClock()
     settings = Settings(listeners="PLAINTEXT://127.0.0.1:0", http_port=0)
     metastore = cast(Any, _NoMetastore())
-    shared = Connections(MemoryStore(clock), metastore, clock, random.Random(0), CollectorRegistry())
-    process, _ = compose_agent(settings, shared)
+    process, _ = compose_agent(a_context(metastore, clock, store=MemoryStore(clock), settings=settings))
     with pytest.raises(UnavailableError):
         await clock.run(process.start())
     await process.stop()

@@ -24,6 +24,7 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.counts.create_partitions import CreatePartitions
 from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
@@ -71,7 +72,9 @@ class Shape:
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self._dispatcher = Dispatcher(lambda: self.cluster.image)
         for key, handler in {
-            ApiKey.METADATA: Metadata(self.cluster, creation, lambda: False, shared, counts=None),
+            ApiKey.METADATA: Metadata(
+                self.cluster, DescribedTopics(self.cluster, creation, lambda: False), shared, counts=None
+            ),
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(self.cluster, shared, None),
             ApiKey.CREATE_PARTITIONS: CreatePartitions(PartitionCounts(self.cluster, self.api, clock)),
             **{key: row.handler(parts) for key, row in CONTROLLER_ROWS.items()},

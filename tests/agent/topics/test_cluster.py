@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.limits.refusal_log import RefusalLog
 from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.find_coordinator import FindCoordinator
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -46,8 +47,7 @@ class World:
         self.handlers: dict[int, RequestHandler] = {
             METADATA: Metadata(
                 self.cluster,
-                creation,
-                lambda: auto_create_topics,
+                DescribedTopics(self.cluster, creation, lambda: auto_create_topics),
                 on_refused=RefusalLog().refused,
                 shared=None,
                 counts=None,

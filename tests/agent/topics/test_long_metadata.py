@@ -23,6 +23,7 @@ from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.limits import work_slices
 from headrace.agent.limits.work_slices import BLOCK, UNITS_MAX, WorkSlices, let_others_run
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -74,15 +75,10 @@ def a_creation(view: ImageView) -> TopicCreation:
 def metadata(
     view: ImageView, pause: Pause = let_others_run, units_max: int = UNITS_MAX, newest: NewestCounts | None = None
 ) -> Metadata:
-    return Metadata(
-        view,
-        a_creation(view),
-        lambda: False,
-        shared=None,
-        counts=None,
-        newest=newest,
-        slices=lambda: WorkSlices(pause, units_max),
-    )
+    topics = DescribedTopics(view, a_creation(view), lambda: False)
+    made = Metadata(view, topics, shared=None, counts=None, newest=newest)
+    made.slices = lambda: WorkSlices(pause, units_max)
+    return made
 
 
 def all_topics(client_id: str = "test") -> Request:

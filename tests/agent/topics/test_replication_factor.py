@@ -12,6 +12,7 @@ from kafka.protocol.admin import CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.topics.create_topics import CreateTopics
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.shown_replicas import SHOWN_REPLICAS_MAX, shown_replicas
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -38,7 +39,9 @@ class Factors(World):
         self.defaults = TopicDefaults(1, 2)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(3), lambda: self.defaults)
         self.create_topics = CreateTopics(creation, EffectiveConfigs(Settings()))
-        self.handlers[METADATA] = Metadata(self.cluster, creation, lambda: True, shared=None, counts=None)
+        self.handlers[METADATA] = Metadata(
+            self.cluster, DescribedTopics(self.cluster, creation, lambda: True), shared=None, counts=None
+        )
 
     async def create(self, name: str, factor: int) -> Any:
         wanted = Topic(name=name, num_partitions=4, replication_factor=factor, assignments=[], configs=[])

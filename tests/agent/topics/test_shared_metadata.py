@@ -23,6 +23,7 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import LITERAL, PREFIXED, AclOperation
 from headrace.agent.limits.work_slices import WorkSlices, let_others_run
 from headrace.agent.topics.metadata import metadata as metadata_module
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
@@ -43,15 +44,11 @@ LISTENERS = ("PLAINTEXT", "OUTSIDE")
 def handler_of(view: ImageView, pause: Pause = let_others_run, units_max: int = 10) -> Metadata:
     """Return a handler that enforces ACLs; User:admin may do everything."""
     settings = Settings(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin")
-    return Metadata(
-        view,
-        a_creation(view),
-        lambda: False,
-        shared=None,
-        counts=None,
-        authorizer=Authorizer(settings, view),
-        slices=lambda: WorkSlices(pause, units_max),
-    )
+    authorizer = Authorizer(settings, view)
+    topics = DescribedTopics(view, a_creation(view), lambda: False, authorizer)
+    made = Metadata(view, topics, shared=None, counts=None, authorizer=authorizer)
+    made.slices = lambda: WorkSlices(pause, units_max)
+    return made
 
 
 def may_describe(principal: str, name: str, pattern_type: int = PREFIXED) -> AccessControlRecord:

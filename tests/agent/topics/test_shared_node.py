@@ -13,6 +13,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, cannot_forward
 from headrace.agent.topics.configs.rules import ConfigResource, ResourceType, why_no_such_resource
 from headrace.agent.topics.describe_log_dirs import DescribeLogDirs
 from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.find_coordinator import FindCoordinator
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
@@ -43,7 +44,7 @@ class Shared:
         cluster, api = self.world.cluster, self.world.api
         creation = TopicCreation(cluster, api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self.world.handlers |= {
-            METADATA: Metadata(cluster, creation, lambda: False, self.address, counts=None),
+            METADATA: Metadata(cluster, DescribedTopics(cluster, creation, lambda: False), self.address, counts=None),
             FIND_COORDINATOR: FindCoordinator(cluster, self.address),
             DESCRIBE_CLUSTER: DescribeCluster(cluster, self.address),
         }

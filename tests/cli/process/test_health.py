@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import urllib.error
 import urllib.request
 import uuid
@@ -15,15 +14,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.cli.process import idle_heap
+from headrace.cli.process.dependencies import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, Dependencies
 from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
-from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
+from headrace.cli.process.shell import ProcessShell, ProcessWatches
 from headrace.config.memory_budget import ALLOCATOR_BYTES, MIB
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
+from headrace.metastore.upkeep_watch import UpkeepWatch
 from headrace.storage.dependency import NotReady, Reported
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
+from load.contexts import a_context
 from tests.manual_clock import ManualClock
 from tests.nouns import nouns
 from tests.scripted_settings import ScriptedSettings
@@ -150,20 +152,24 @@ class HealthWorld:
         self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
         self.heartbeat_failure: str | None = None
         self.life, self.peers, self.registry = ScriptedLife(), ScriptedPeers(), registry
+        context = a_context(
+            nouns(self.metastore), self.clock, store=self.store, settings=Settings(http_port=0), registry=registry
+        )
+        self.dependencies = Dependencies(context, own_failure=lambda: self.heartbeat_failure)
         self.shell = ProcessShell(
-            Settings(http_port=0),
-            self.store,
-            nouns(self.metastore),
-            registry,
-            cast(Any, self.life),
+            context,
             self.role,
             [[self.role]],
-            SettingReporter(
-                nouns(self.settings), Settings(num_partitions=3), ["broker"], self.clock, random.Random(1), registry
+            ProcessWatches(
+                self.dependencies,
+                cast(Any, self.life),
+                SettingReporter(
+                    a_context(nouns(self.settings), self.clock, settings=Settings(num_partitions=3), registry=registry),
+                    ["broker"],
+                ),
+                UpkeepWatch(context.metastore, self.store, 0, lambda: False, self.clock, registry),
             ),
-            self.clock,
             self.peers,
-            heartbeat_failure=lambda: self.heartbeat_failure,
         )
         self.address = self.shell.ready_line().rpartition("http=")[2]
 
@@ -310,11 +316,11 @@ async def test_verbose_lists_every_part(world: HealthWorld) -> None:
 
 async def test_a_process_reports_what_it_reaches(world: HealthWorld) -> None:
     await world.probed()
-    assert world.shell.reached() == {"metastore", "bucket"}
+    assert world.dependencies.reached() == {"metastore", "bucket"}
     world.store.error = UnavailableError("away")
     world.metastore.hangs = True
     await world.probed()
-    assert world.shell.reached() == frozenset()
+    assert world.dependencies.reached() == frozenset()
 
 
 async def test_a_process_that_needs_no_bucket_does_not_ask_for_it() -> None:

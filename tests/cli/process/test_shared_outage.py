@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.process.dependencies import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
 from headrace.cli.process.readiness import CONFIRM_SECONDS, RETURN_SECONDS
-from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
 from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.put_outcomes import FAILING_SECONDS, PROBE_SECONDS
@@ -86,7 +86,7 @@ async def test_a_bucket_that_answers_and_refuses_puts_is_a_failing_one(world: He
 async def test_a_bucket_that_leaves_puts_unanswered_is_a_failing_one(world: HealthWorld) -> None:
     """GETs are answered. The PUT of a client that hangs makes the probe due."""
     world.store.hangs = True
-    put = asyncio.ensure_future(world.shell._puts.put("segment", b""))
+    put = asyncio.ensure_future(world.dependencies._puts.put("segment", b""))
     await world.clock.advance(FAILING_SECONDS + 2 * BUCKET_PROBE_SECONDS)
     code, body = await world.get("/readyz")
     assert (code, body["details"]) == (
@@ -122,7 +122,7 @@ async def test_heartbeats_that_fail_for_all_are_a_detail_although_probes_are_ans
         200,
         ["metastore: fails here, and no other agent reports that it reaches it: heartbeat_at failed: sqlstate=55P03"],
     )
-    assert METASTORE not in world.shell.reached(), "the others hear of it"
+    assert METASTORE not in world.dependencies.reached(), "the others hear of it"
     world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
     assert (await world.probed())[0] == 200
     world.heartbeat_failure = world.role.reason = None
@@ -158,11 +158,11 @@ async def test_an_agent_that_is_asked_looks_again(world: HealthWorld) -> None:
     """What it answers a second later is new: an outage is not passed on as reached for the whole pause of a probe."""
     await world.probed()
     world.store.error = UnavailableError("away")
-    assert BUCKET in world.shell.reached()
+    assert BUCKET in world.dependencies.reached()
     await world.clock.advance(RETRY_SECONDS)
-    world.shell.reached()
+    world.dependencies.reached()
     await world.clock.advance(0.1)
-    assert BUCKET not in world.shell.reached()
+    assert BUCKET not in world.dependencies.reached()
 
 
 async def test_a_lease_that_ran_out_counts_if_no_other_agent_answers(world: HealthWorld) -> None:

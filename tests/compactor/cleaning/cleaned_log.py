@@ -17,7 +17,7 @@ import msgspec
 import numpy
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner, end_of_pass
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms, end_of_pass
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningRule, CleaningTask, encode_cleaning, task
 from headrace.compactor.merge import MergeLimits
@@ -117,7 +117,7 @@ class CleanedLog:
         job = Job(JobToken(1, 1), "clean", "", encode_cleaning(CleaningJob((wanted,))), 1, "")
         limits = MergeLimits(extent_bytes=self.rng.choice((1, 250, 1 << 20)), file_bytes=self.rng.choice((1, 1 << 20)))
         metrics, metastore = CleaningMetrics(CollectorRegistry()), nouns(self.api)
-        cleaner = Cleaner(self.store, metastore, 4, limits, 1 << 20, self.clock, self.rng, metrics)
+        cleaner = Cleaner(self.store, metastore, 4, CleaningTerms(limits, 1 << 20), self.clock, self.rng, metrics)
         await cleaner.handle(job, Lease(metastore.jobs, job, self.clock, claimed_at=0, lease_ms=1))
         self.passes += 1
         if not self.api.is_raced:

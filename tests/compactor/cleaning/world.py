@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cleaning.job import Cleaner
+from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
@@ -123,20 +123,15 @@ class CleaningWorld(CompactionWorld):
         """A worker."""
         self.job_registry = CollectorRegistry()
         limits = MergeLimits(**{name: over.pop(name) for name in list(over) if name in MergeLimits.__slots__})
-        parts = {
-            "store": self.store,
-            "metastore": self.postgres,
-            "buffer_bytes": BUFFER_BYTES,
-            "clock": self.clock,
-            **over,
-        }
+        has_spark = self.spark_limits.large_bytes > 0
+        terms = CleaningTerms(limits, over.pop("buffer_bytes", BUFFER_BYTES), has_spark)
+        parts = {"store": self.store, "metastore": self.postgres, "clock": self.clock, **over}
         return Cleaner(
             **parts,
             commit_shards=self.postgres.commit_shards,
-            limits=limits,
+            terms=terms,
             rng=self.rng,
             metrics=CleaningMetrics(self.job_registry),
-            has_spark=self.spark_limits.large_bytes > 0,
         )
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:

@@ -45,8 +45,7 @@ class Keeper:
 )
 async def test_a_change_of_life_is_reported_once(lives: list[int], told: list[bool]) -> None:
     clock, heard = ManualClock(), list[bool]()
-    watch = LifeWatch(cast(LifeKeeper, Keeper(lives)), clock, CollectorRegistry(), lambda: False)
-    watch.on_change = heard.append
+    watch = LifeWatch(cast(LifeKeeper, Keeper(lives)), clock, CollectorRegistry(), lambda: False, heard.append)
     await watch.start()
     for _ in lives[1:]:
         await clock.advance(CHECK_SECONDS)

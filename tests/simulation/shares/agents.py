@@ -15,8 +15,6 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from prometheus_client import CollectorRegistry
-
 from headrace.agent.apis.share_groups import SHARE_GROUP_ROWS
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
@@ -31,6 +29,7 @@ from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
+from load.contexts import a_context
 from tests.nouns import nouns
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.loop import OWNER
@@ -111,12 +110,8 @@ class Process:
         self.served: list[ClientConnection] = []
         """Clients of other agents, for their turns here."""
         self.requests = compose_groups(
-            nouns(StoreLine(world)),
+            a_context(nouns(StoreLine(world)), self.clock, settings=SETTINGS, rng=rng),
             self.view,
-            SETTINGS,
-            self.clock,
-            rng,
-            CollectorRegistry(),
             logs=self.logs,
         )
         owner_of_shares = self.requests.share_owner

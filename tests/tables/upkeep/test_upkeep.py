@@ -11,6 +11,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from headrace.jobs.runner import RunnerTerms
+from headrace.storage.supervision import Supervisor
+
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 import pyarrow.parquet as pq
@@ -203,7 +206,13 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
             work = UpkeepJobs(worker.tables, TableUpkeep(others.catalog, TERMS), UpkeepMetrics(None), clock)
         metrics = JobMetrics(clock, CollectorRegistry())
         return work, JobRunner(
-            world.postgres.jobs, work.handlers(schedule), clock, random.Random(1), metrics, worker="second"
+            world.postgres.jobs,
+            work.handlers(schedule),
+            RunnerTerms("second"),
+            clock,
+            random.Random(1),
+            metrics,
+            Supervisor(clock),
         )
 
     first, _ = await jobs_of(tables)

@@ -12,15 +12,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.fetch.service import FetchService
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
+from load.contexts import a_context
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import BROKER_EPOCH, NODE_ID, World
 from tests.agent.fetch.zone_cache.zone_world import SECRET
+from tests.nouns import nouns
 from tests.storage.batches import plain_batch
 
 OWNER = NODE_ID + 1
@@ -74,9 +77,16 @@ class TwoAgents:
 
     def _service(self, view: StandingView, registry: CollectorRegistry) -> FetchService:
         world = self.world
-        return FetchService(
-            world.store, world.metastore, view, world.settings, world.clock, world.rng, registry, zone_secret=SECRET
+        context = a_context(
+            nouns(world.metastore),
+            world.clock,
+            store=world.store,
+            settings=world.settings,
+            rng=world.rng,
+            registry=registry,
         )
+        around = FetchSurroundings(traffic=ZoneTraffic(world.settings.broker_rack, registry), zone_secret=SECRET)
+        return FetchService(context, view, around)
 
     async def load(self, *, hostile: bool) -> Cost:
         """Read for a consumer at the tail of all partitions while `FILES` files arrive."""

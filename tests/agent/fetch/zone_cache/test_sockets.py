@@ -18,6 +18,7 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import ZONE_CACHE, ZONE_CACHE_KEY
 from headrace.agent.peers.connection import open_connection
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
@@ -60,7 +61,7 @@ async def owner() -> AsyncIterator[Owner]:
 def _peers(timeout_ms: int = 60_000, secret: bytes = SECRET) -> tuple[Peers, CollectorRegistry]:
     registry = CollectorRegistry()
     metrics = ZoneCacheMetrics(registry)
-    return Peers(secret, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=timeout_ms), registry
+    return Peers(PeerTerms(secret, lambda: 1, lambda: NOW_MS), SystemClock(), metrics, timeout_ms=timeout_ms), registry
 
 
 def _parts(rng: random.Random, count: int) -> list[FileRange]:
@@ -87,7 +88,7 @@ async def test_an_agent_is_asked_at_its_listener_for_agents(owner: Owner) -> Non
         found, host="lb.invalid", port=1, listeners=(Listener("PLAINTEXT", "lb.invalid", 1, 0), private)
     )
     metrics = ZoneCacheMetrics(CollectorRegistry())
-    peers = Peers(SECRET, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=60_000, listener=private.name)
+    peers = Peers(PeerTerms(SECRET, lambda: 1, lambda: NOW_MS, private.name), SystemClock(), metrics, timeout_ms=60_000)
     assert all(isinstance(answer, memoryview) for answer in await peers.ask(agent, _parts(rng, 5)))
     peers.close()
 

@@ -21,12 +21,15 @@ from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.peers.channel import ZONE_CACHE, Channel
 from headrace.agent.peers.connection import PeerConnection
+from headrace.agent.peers.terms import PeerTerms
+from headrace.config.settings import Settings
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.segment.file_range import FileRange, RangeBytes
+from load.contexts import a_context
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import BROKER_EPOCH, NODE_ID, FaultyStore
 from tests.manual_clock import ManualClock
@@ -52,16 +55,17 @@ class Member:
         metrics = FetchMetrics(self.registry)
         self.cache = ChunkCache(zone.store, metrics, capacity_bytes=100_000, chunk_bytes=CHUNK)
         self.zone_cache = ZoneCache(
-            secret,
+            a_context(None, zone.clock, settings=Settings(zone_cache_timeout_ms=TIMEOUT_MS), registry=self.registry),
+            PeerTerms(
+                secret,
+                lambda: self.view.node_id,
+                lambda: zone.clock.wall_ms() + self.skew_ms,
+                connect=zone.connect,
+            ),
             self.cache,
             self.view,
-            zone.clock,
-            lambda: zone.clock.wall_ms() + self.skew_ms,
             ZoneTraffic(rack, self.registry),
             metrics,
-            self.registry,
-            timeout_ms=TIMEOUT_MS,
-            connect=zone.connect,
         )
         self.reader = RangeReader(zone.store, self.cache, lambda _: 0, metrics, self.zone_cache.shared)
 

@@ -34,19 +34,19 @@ class EarlierLink(ForwardLink):
     """Opens links of version 1 and sends requests at once."""
 
     async def _exchange(self) -> PeerConnection:
-        connection = await self._connect(FORWARDING, self._address.host, self._address.port)
+        connection = await self._terms.connect(FORWARDING, self._address.host, self._address.port)
         try:
             nonce = self._rng.randbytes(NONCE_BYTES)
-            opening = Opening(self._now_ms(), self._own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)
+            opening = Opening(self._terms.now_ms(), self._terms.own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)
             number = connection.next_id()
-            frame, mac = encode_opening(opening, self._secret, number)
-            version, other = decode_opened(await connection.ask(number, frame, OPENED_BYTES), self._secret, mac)
+            frame, mac = encode_opening(opening, self._terms.secret, number)
+            version, other = decode_opened(await connection.ask(number, frame, OPENED_BYTES), self._terms.secret, mac)
             if not 1 <= version <= NEWEST_ENVELOPE:
                 raise CorruptError(f"link: unknown version of envelopes: version={version}")
         except BaseException:
             connection.close()
             raise
-        self._key, self._version = link_key(self._secret, mac, other), version
+        self._key, self._version = link_key(self._terms.secret, mac, other), version
         return connection
 
 
@@ -57,8 +57,10 @@ class EarlierServer(ForwardServer):
         try:
             if request.api_version != OPEN_VERSION:
                 raise CloseConnection("link: unsupported version")
-            (opening, mac), secret = opened_with(self._secret, lambda secret: decode_opening(request.body, secret))
-            if opening.asked != self._own_node_id() or abs(self._now_ms() - opening.sent_ms) > WINDOW_MS:
+            (opening, mac), secret = opened_with(
+                self._terms.secret, lambda secret: decode_opening(request.body, secret)
+            )
+            if opening.asked != self._terms.own_node_id() or abs(self._terms.now_ms() - opening.sent_ms) > WINDOW_MS:
                 raise CloseConnection(f"link: not for this agent, or stale: asked={opening.asked}")
             if opening.newest_envelope < 1 or request.connection in self._links:
                 raise CloseConnection("link: unsupported version, or opened already")

@@ -18,6 +18,7 @@ from headrace.agent.peers.connection import PeerConnection
 from headrace.agent.peers.forwarding.link import Answer, ForwardLink
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, Request, Response
@@ -74,18 +75,13 @@ class LinkWorld:
         self.link = link(
             THERE,
             Listener("INTERNAL", "there", 1, 0),
-            secret=secret,
-            own_node_id=lambda: HERE,
-            now_ms=clock.wall_ms,
-            clock=clock,
-            rng=random.Random(1),
-            metrics=metrics,
-            connect=self._connect,
+            PeerTerms(secret, lambda: HERE, clock.wall_ms, connect=self._connect),
+            clock,
+            random.Random(1),
+            metrics,
         )
         self.server = server(
-            SECRET,
-            lambda: THERE,
-            clock.wall_ms,
+            PeerTerms(SECRET, lambda: THERE, clock.wall_ms),
             self._handle,
             random.Random(2),
             ForwardMetrics(self.served_registry),

@@ -200,5 +200,5 @@ async def test_a_connection_that_only_opened_may_not_send_much(owner: tuple[Owne
 
 
 def _opening_of(link: ForwardLink) -> bytes:
-    opening = Opening(link._now_ms(), 1, 2, NEWEST_ENVELOPE, b"n" * NONCE_BYTES)
-    return encode_opening(opening, link._secret, 1)[0]
+    opening = Opening(link._terms.now_ms(), 1, 2, NEWEST_ENVELOPE, b"n" * NONCE_BYTES)
+    return encode_opening(opening, link._terms.secret, 1)[0]

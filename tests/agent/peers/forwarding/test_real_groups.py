@@ -28,6 +28,7 @@ from headrace.agent.peers.forwarding.link import Answer, ForwardLink
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
@@ -141,7 +142,7 @@ class TwoAgents:
         for api_key in VERSIONS:
             home.register(api_key, self.world.home.handlers[api_key])
         server = ForwardServer(
-            SECRET, lambda: 2, lambda: NOW_MS, home.handle, random.Random(1), self.metrics, lambda _: True
+            PeerTerms(SECRET, lambda: 2, lambda: NOW_MS), home.handle, random.Random(1), self.metrics, lambda _: True
         )
         server.served = frozenset(VERSIONS)
         home.register_unadvertised(OPEN_KEY, server.open)
@@ -162,12 +163,10 @@ class TwoAgents:
         self.link = self._link_class(
             2,
             Listener("INTERNAL", "127.0.0.1", self.home.port, 0),
-            secret=SECRET,
-            own_node_id=lambda: 1,
-            now_ms=lambda: NOW_MS,
-            clock=SystemClock(),
-            rng=random.Random(2),
-            metrics=self.metrics,
+            PeerTerms(SECRET, lambda: 1, lambda: NOW_MS),
+            SystemClock(),
+            random.Random(2),
+            self.metrics,
         )
         return self.link
 

@@ -16,6 +16,7 @@ from headrace.agent.peers.forwarding.link import LOST, ForwardLink
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.serving import ForwardServer
 from headrace.agent.peers.forwarding.wire import Envelope, EnvelopeKind, ForwardOutcome, encode_envelope
+from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.storage.clock import SystemClock
@@ -36,7 +37,7 @@ class Owner:
         self.beats: list[str] = []
         self.metrics = ForwardMetrics(CollectorRegistry())
         server = ForwardServer(
-            SECRET, lambda: 2, lambda: NOW_MS, self._handle, random.Random(1), self.metrics, lambda _: True
+            PeerTerms(SECRET, lambda: 2, lambda: NOW_MS), self._handle, random.Random(1), self.metrics, lambda _: True
         )
         server.served = frozenset((JOIN, HEARTBEAT))
         self.dispatcher = Dispatcher()
@@ -64,12 +65,10 @@ def _link(port: int, secret: bytes = SECRET) -> ForwardLink:
     return ForwardLink(
         2,
         Listener("INTERNAL", "127.0.0.1", port, 0),
-        secret=secret,
-        own_node_id=lambda: 1,
-        now_ms=lambda: NOW_MS,
-        clock=SystemClock(),
-        rng=random.Random(2),
-        metrics=ForwardMetrics(CollectorRegistry()),
+        PeerTerms(secret, lambda: 1, lambda: NOW_MS),
+        SystemClock(),
+        random.Random(2),
+        ForwardMetrics(CollectorRegistry()),
     )
 
 

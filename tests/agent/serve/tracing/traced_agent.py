@@ -6,7 +6,6 @@ Place: used by the tests of this folder. The agent runs in the test's process, s
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,15 +15,15 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
-from prometheus_client import CollectorRegistry
 
-from headrace.cli.process.open_process import Connections, compose_agent
+from headrace.cli.process.open_process import compose_agent
 from headrace.cli.process.tracing import tracing_of
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
+from load.contexts import a_context
 from tests.confluent_records import consume
 
 TOPIC = "traced"
@@ -86,10 +85,8 @@ async def traced_agent(
     )
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    shared = Connections(
-        MemoryStore(clock), metastore, clock, random.Random(1), CollectorRegistry(), tracing_of(provider, clock)
-    )
-    process, broker = compose_agent(settings, shared)
+    context = a_context(metastore, clock, store=MemoryStore(clock), settings=settings)
+    process, broker = compose_agent(context, tracing=tracing_of(provider, clock))
     await process.start()
     try:
         yield TracedAgent(f"127.0.0.1:{broker.kafka_port}", exporter)
