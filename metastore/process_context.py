@@ -1,6 +1,6 @@
 """What a process has once, and its composing services make everything else of.
 
-Place: made by cli/process/open_process.py, and by tests; it lies here because a metastore is part of it.
+Place: made by cli/process/open_process.py, and by tests; below agent and compactor, as both take it.
 Invariant: it never changes, and only services that compose others take it (a contract in pyproject.toml). A part that
 needs two of its fields takes those two; pure parts have explicit parameters.
 """

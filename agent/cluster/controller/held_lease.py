@@ -1,4 +1,4 @@
-"""The controller lease as a process knows it: noted by controller.py, read by whatever acts only while it is held.
+"""The controller lease as a process knows it: noted by controller.py, read by what acts only while it is held.
 
 Place: made with the process, before its controller and its agent, so that both have it from the start.
 Invariant: a process considers itself active only until its lease, counted from before the request was sent, has
