@@ -25,14 +25,7 @@ from headrace.agent.fetch.index.file_ends import FileEnds
 from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.agent.fetch.index.tail import Tail
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, is_seamless, up_to
-from headrace.metastore.api.read import (
-    NONE_OPEN,
-    Extent,
-    FeedKind,
-    FeedPage,
-    FeedRow,
-    PartitionExtents,
-)
+from headrace.metastore.api.read import NONE_OPEN, Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.keys import commit_shard
 
 LOOK_AGAIN = 1 << 62

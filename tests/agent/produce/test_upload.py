@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,10 +143,11 @@ async def test_an_unknown_database_clock_fails_the_file_not_the_path() -> None:
     world = ProduceWorld()
     async with world:
         world.create_topic("t")
-        world.pipeline._uploader._database_now_ms = _raise_unavailable
+        uploader = world.pipeline._uploader
+        uploader._callbacks = replace(uploader._callbacks, database_now_ms=_raise_unavailable)
         answers = await world.answers({"t": {0: _batch("x")}})
         assert answers["t", 0].error == "kafka_storage_error"
-        world.pipeline._uploader._database_now_ms = world.clock.wall_ms
+        uploader._callbacks = replace(uploader._callbacks, database_now_ms=world.clock.wall_ms)
         answers = await world.answers({"t": {0: _batch("x")}})
         assert answers["t", 0].error == "none"
 
