@@ -1,15 +1,14 @@
 """`headrace agent`: run one stateless agent in the foreground, with the roles that the
 settings name; with --processes several, to use all cores.
 
-Place: a thin command; process/serve.py composes the process and stops it, several_agents/supervise.py runs several.
+Place: a thin command; process/serve.py composes the process and stops it, several_agents.py runs several.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from headrace.cli.numbers import whole
-from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.options import PREFIX, add_settings, settings_from, whole
 from headrace.config.settings import Settings
 
 SHOWN = (
@@ -67,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_several(args: argparse.Namespace, settings: Settings) -> int:
-    from headrace.cli.forked_agent import load_code
+    from headrace.cli.children import load_code
 
     load_code()  # while this process loads its own
-    from headrace.cli.several_agents.supervise import serve_processes
+    from headrace.cli.several_agents import serve_processes
 
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     if args.config:

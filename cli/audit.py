@@ -18,29 +18,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.damage.commands import ways_past
-from headrace.cli.lost_shares import lost_share_lines, lost_shares_as_dict
+from headrace.cli.doctor.findings import ways_past
+from headrace.cli.lost import confirm_loss, deletion_state, lost_share_lines, lost_shares_as_dict, put_back
 from headrace.cli.options import S3, add_settings, settings_from
-from headrace.cli.output import write
-from headrace.cli.progress_bar import ProgressBar
-from headrace.cli.put_back import put_back
+from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
-from headrace.cli.resume_janitor import confirm_loss, deletion_state
-from headrace.cli.tables import add_yes
-from headrace.cli.times import iso_time
+from headrace.cli.tables import add_yes, iso_time
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.lost import Lost, LostEnd, export, find_lost, find_lost_ends
-from headrace.compactor.lost_shares import find_lost_shares
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
+from headrace.compactor.share_record import find_lost_shares
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.bucket import newest_life
-from headrace.metastore.life.following import FollowedLife
-from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import require_bucket
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.settings_in_force import read_settings
+from headrace.metastore.life.watch import FollowedLife, require_unused
+from headrace.metastore.log.effective_configs import read_settings
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store

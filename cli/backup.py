@@ -27,9 +27,8 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
 from headrace.metastore.life.own_bucket import other_bucket
-from headrace.metastore.postgres.address import parsed
+from headrace.metastore.postgres.address import parsed, url_with_password
 from headrace.metastore.postgres.formatted import formatted_cluster
-from headrace.metastore.postgres.password import url_with_password
 from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import read_cluster_id

@@ -12,16 +12,16 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from headrace.cli.console.agent_metrics import AgentPages
-from headrace.cli.console.client_counters import (
+from headrace.cli.console.agent_metrics import (
     OTHERS,
+    AgentPages,
     ClientUse,
     Pair,
     client_rates,
     heaviest_first,
     shown_pair,
 )
-from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.options import INT32_MAX, whole
 from headrace.cli.output import write_error
 from headrace.cli.tables import Row, show
 from headrace.config.errors import ConfigError

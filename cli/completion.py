@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the script."""
     import shtab  # here: other commands do not need it
 
-    from headrace.cli.command_line import make_parser
+    from headrace.cli.commands import make_parser
     from headrace.cli.output import write
 
     write(shtab.complete(make_parser((), complete=True), args.shell))

@@ -17,22 +17,19 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.cli.children import AgentProcess
-from headrace.cli.forked_agent import load_code
-from headrace.cli.numbers import whole
-from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.children import AgentProcess, load_code, moved
+from headrace.cli.options import PREFIX, add_settings, settings_from, whole
 from headrace.cli.output import write, write_error
-from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket, look
+from headrace.config.addresses import shown_address
 from headrace.config.cluster_values import proposed
 from headrace.config.listeners import COMPACTOR, TABLES, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
-from headrace.config.shown import shown_address
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.postgres.address import url_with_password
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.bucket_properties import bucket_address, read_bucket_id
 from headrace.storage.clock import SystemClock

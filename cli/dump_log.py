@@ -1,8 +1,13 @@
 """`headrace dump-log`: print the metadata log, a snapshot, segment files, or the logs of remote segments.
 
-Place: reads only, with or without a running cluster; Kafka's kafka-dump-log.sh.
-Invariant: data is printed only after its checksums and framing were verified; with a decoder, each record is
-one line `payload: {…}`.
+Place: reads only, with or without a running cluster; Kafka's kafka-dump-log.sh. `headrace segments history` reads
+the audit trail from here.
+Invariant of the audit trail: without a bucket the trail is read while all of it is in the metastore; else
+InvalidError names the setting.
+Invariant of the lifecycle logs: every record is printed, with its key; one that cannot be decoded is printed with
+the reason, and the records after it follow.
+Invariant: data is printed only after its checksums and framing were verified; with a decoder, each record is one
+line `payload: {…}`.
 Source: KIP-631, changes to kafka-dump-log; Kafka's option --remote-log-metadata-decoder.
 """
 
@@ -11,21 +16,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from headrace.cli.dump_lifecycle import lifecycle_lines, lifecycle_payload
-from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import INT32_MAX, INT64_MAX, S3, add_settings, settings_from, whole
 from headrace.cli.output import write, write_error
-from headrace.cli.record_json import payload_line, plain
+from headrace.cli.record_json import payload_line, plain, type_name
+from headrace.config.addresses import shown_address
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.config.shown import shown_address
-from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, decode_snapshot
+from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.segment_states import parse_key
+from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
+from headrace.metastore.audit_trail import AuditReader
+from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, decode_snapshot, load_image
 from headrace.metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.records import LifecycleRecord, decode
+from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import HeadraceError, InvalidError
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -33,6 +45,90 @@ from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import BatchHeader
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import verify_segment, walk_batches
+
+
+@asynccontextmanager
+async def trail_reader(logs: SegmentLogApi, settings: Settings) -> AsyncIterator[AuditReader]:
+    """A reader that lasts as long as the block."""
+    if not settings.bucket:
+        yield AuditReader(logs, None)
+        return
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        yield AuditReader(logs, store)
+    finally:
+        await store.close()
+
+
+PAGE_ROWS = 1_000
+
+
+async def lifecycle_lines(
+    settings: Settings, *, is_audit: bool, skip_record_metadata: bool
+) -> AsyncGenerator[str, None]:
+    """Every partition of the topic, from its start to its end."""
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url)")
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore.cluster)).topics_by_id.items()}
+        async with trail_reader(metastore.segment_logs, settings) as trail:
+            for number in range(METADATA_PARTITIONS):
+                is_first = True
+                async for record in (
+                    _audit(trail, names, number) if is_audit else _remote_log(metastore.segment_logs, names, number)
+                ):
+                    if is_first:
+                        yield f"partition: {number}"
+                    is_first = False
+                    sizes = f"keySize: {len(record.key or b'')} valueSize: {len(record.value or b'')}"
+                    about = f"| offset: {record.offset} CreateTime: {record.timestamp} {sizes} "
+                    yield f"{'' if skip_record_metadata else about}{lifecycle_payload(record)}"
+    finally:
+        await metastore.close()
+
+
+def lifecycle_payload(record: Record) -> str:
+    """`key: … payload: {…}`; a tombstone's payload is null."""
+    try:
+        key = None if record.key is None else str(parse_key(record.key))
+        return f"key: {key} payload: {'null' if record.value is None else _body(record.value)}"
+    except HeadraceError as error:
+        write_error(f"record not decoded: {error}")
+        return f"key: {record.key!r} payload: <not decoded: {error}>"
+
+
+def _body(value: bytes) -> str:
+    record, version = decode(value)
+    body = {"type": type_name(type(record)), "version": version, "data": _data(record)}
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _data(record: LifecycleRecord) -> dict[str, object]:
+    """Kafka's field names; custom metadata that is JSON, as Headrace's is, is shown as such."""
+    data: dict[str, object] = plain(record)
+    custom = getattr(record, "custom_metadata", None)
+    if custom is not None:
+        try:
+            data["customMetadata"] = json.loads(custom)
+        except ValueError:
+            return data
+    return data
+
+
+async def _audit(trail: AuditReader, names: Mapping[uuid.UUID, str], number: int) -> AsyncIterator[Record]:
+    async for event in trail.events(number, PAGE_ROWS):
+        yield audit_record(event, names.get(event.key.topic_id, ""))
+
+
+async def _remote_log(metastore: SegmentLogApi, names: Mapping[uuid.UUID, str], number: int) -> AsyncIterator[Record]:
+    offset = 0
+    while rows := (await metastore.read_remote_log(number, offset, PAGE_ROWS)).rows:
+        for row in rows:
+            topic_id = row.topic_id if isinstance(row, PartitionMarker) else row.key.topic_id
+            yield log_record(row, names.get(topic_id, ""))
+        offset = rows[-1].log_offset + 1
+
 
 Decoder = Callable[[Record], str]
 PAGE_RECORDS = 1_000

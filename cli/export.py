@@ -13,8 +13,7 @@ import random
 from pathlib import Path
 
 from headrace.cli.options import S3, add_settings, settings_from
-from headrace.cli.output import write
-from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.output import ProgressBar, write
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
 from headrace.config.settings import Settings

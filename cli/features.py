@@ -17,7 +17,7 @@ from headrace.cli.client.features import (
     list_features,
     update_features,
 )
-from headrace.cli.numbers import INT16_MAX
+from headrace.cli.options import INT16_MAX
 from headrace.cli.tables import add_flags, add_yes, confirm, open_cluster, pairs, show
 from headrace.storage.errors import InvalidError
 

@@ -12,17 +12,27 @@ import functools
 from collections.abc import Callable, Sequence
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.group_offsets import offsets_of, read_members
-from headrace.cli.client.groups import committed_offsets, delete_offsets, list_groups
-from headrace.cli.client.offset_reset import ResetTo, plan_reset
-from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
-from headrace.cli.client.share_groups import (
+from headrace.cli.client.groups import (
     ShareGroupView,
+    committed_offsets,
+    delete_offsets,
     delete_share_offsets,
     describe_share_group,
+    list_groups,
+    offsets_of,
+    read_members,
     share_progress,
 )
-from headrace.cli.numbers import INT64_MAX, whole
+from headrace.cli.client.offsets import (
+    LATEST,
+    ResetTo,
+    TopicPartition,
+    list_offsets,
+    partitions_of,
+    plan_reset,
+    timestamp_ms,
+)
+from headrace.cli.options import INT64_MAX, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, show
 from headrace.protocol.api_keys import ApiKey

@@ -1,6 +1,6 @@
 """`headrace`: one command with one file per subcommand.
 
-Place: the entry point; command_line.py makes the parser.
+Place: the entry point; commands.py makes the parser.
 Invariant: an error that the user can fix is one line on stderr and exit status 1, never a traceback. Ctrl-C is status
 130 from the first import on: slow imports are inside `main`.
 """
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from headrace.cli.command_line import make_parser
+    from headrace.cli.commands import make_parser
     from headrace.config.errors import ConfigError
     from headrace.storage.errors import HeadraceError
 

@@ -15,12 +15,11 @@ from headrace.cli.output import write
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import require_bucket
-from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.migration_plan import plan_migration
-from headrace.metastore.postgres.password import url_with_password
+from headrace.metastore.life.watch import require_unused
+from headrace.metastore.postgres.address import url_with_password
+from headrace.metastore.postgres.migrate import migrate, plan_migration
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store

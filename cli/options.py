@@ -1,20 +1,42 @@
 """Settings as command-line flags: every setting is a flag, generated from its declaration.
 
-Place: shared by the commands that open metastore or bucket themselves; tools that connect to a running cluster
-use the flags of tables.py.
+Place: shared by the commands that open metastore or bucket themselves; tools that connect to a running cluster use
+the flags of tables.py. Every command's numeric flags have their types here.
+Invariant of numbers: a number that the protocol cannot carry, or that has no meaning there, is a usage error that
+names the bounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.config.declared import declared
 from headrace.config.docs import descriptions
 from headrace.config.load import load
 from headrace.config.settings import Settings
+
+INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser for argparse's `type`: a whole number from `low` to `high`."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"not a whole number: {text}") from error
+        if not low <= found <= high:
+            raise argparse.ArgumentTypeError(f"not between {low} and {high}: {text}")
+        return found
+
+    return number
+
 
 SHORT_FORMS = {"broker.rack": "--zone"}
 """A second name for a flag, where users may look for another word."""

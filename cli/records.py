@@ -32,9 +32,8 @@ from headrace.cli.client.offsets import (
     timestamp_ms,
 )
 from headrace.cli.client.records import delete_records, fetch, produce
-from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
-from headrace.cli.output import write_error
-from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.options import INT32_MAX, INT64_MAX, whole
+from headrace.cli.output import ProgressBar, write_error
 from headrace.cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
 from headrace.storage.client_text import json_text, visible
 from headrace.storage.clock import SystemClock

@@ -1,6 +1,6 @@
 """What `headrace topics restore` does: shows what can be restored, and restores it.
 
-Place: under restore_topics.py; works on the metastore, while agents run or not.
+Place: under topics.py; works on the metastore, while agents run or not.
 Invariant: what comes back is whole, or nothing does; with --dry-run and --list nothing is changed. An interrupted
 command can be repeated.
 """
@@ -12,18 +12,16 @@ import json
 from typing import Any
 
 from headrace.agent.topics.topic_names import why_illegal
-from headrace.cli.current_metastore import open_current
-from headrace.cli.output import write
-from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.metastore_changes import open_current
+from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
-from headrace.cli.tables import show
-from headrace.cli.times import iso_time
+from headrace.cli.tables import iso_time, show
 from headrace.compactor.retention import UNLIMITED, RetentionRule, topic_rule
 from headrace.config.settings import Settings
 from headrace.metastore.api.restoring import RemovedRecords, RestorableTopic, RestoreOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.topic_restore import WHY_NOT, newest_of, restore_deleted, restore_removed
 from headrace.storage.errors import InvalidError, NotFoundError

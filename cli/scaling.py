@@ -13,10 +13,10 @@ import argparse
 from collections.abc import Callable
 
 from headrace.cli.client.cluster import TRIES, KafkaCluster
-from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.options import INT32_MAX, whole
 from headrace.cli.output import write_error
 from headrace.cli.tables import say
-from headrace.protocol.scale_topic import ScaleRequest, ScaleResponse, ScaleStep, ShownReader
+from headrace.protocol.own_requests import ScaleRequest, ScaleResponse, ScaleStep, ShownReader
 
 LOOK_SECONDS = 1.0
 TIMEOUT_MS = 25_000

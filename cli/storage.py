@@ -1,9 +1,13 @@
-"""`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket. And
-adopt-bucket, rotate-zone-secret, seal-secrets, grow-commit-shards.
+"""`headrace storage`: info, format, random-uuid, with the changes of cli/metastore_changes.py.
 
-Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
-Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id, and a metastore keeps its
-bucket. If the command is interrupted, one part may be formatted and the other not; `info` shows it, and the same
+Place: before the first agent of a cluster starts; agents refuse storage that is not formatted. Kafka's
+kafka-storage.sh for a metastore and a bucket. `format --add-scram` writes the users that a new cluster has before
+its first agent starts; later users are added with kafka-configs.
+Invariant of the first users: a user that exists is never changed, so that a repeated command adds the missing ones
+only. Passwords are read from files, because every user of the machine sees the arguments of a command.
+Source: Kafka's kafka-storage.sh --add-scram.
+Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id, and a metastore keeps
+its bucket. If the command is interrupted, one part may be formatted and the other not; `info` shows it, and the same
 command with --ignore-formatted completes it. A bucket that lacks the files of a metastore is never formatted for it.
 Source: KIP-631, kafka-storage.sh.
 """
@@ -12,36 +16,96 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import random
+import re
+import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from headrace.cli.adopt_bucket import add_adopt_bucket
-from headrace.cli.commit_shards import grow_commit_shards
-from headrace.cli.current_metastore import open_current
-from headrace.cli.first_users import add_users, parse_user
+from headrace.cli.metastore_changes import add_adopt_bucket, grow_commit_shards, open_current, seal_secrets
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.output import write
-from headrace.cli.sealed_secrets import seal_secrets
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.metastore.api.zone_secret import Rotation
+from headrace.metastore.api.cluster import Rotation
 from headrace.metastore.life.own_bucket import claim_bucket, most_missing, other_bucket
+from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
+from headrace.metastore.log.scram_keys import DIGESTS, MECHANISMS, SealedKeys, scram_keys
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.postgres.address import url_with_password
 from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster, sampled_files
 from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.sealing import Sealing
 from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
-from headrace.storage.errors import AlreadyExistsError, InvalidError
+from headrace.storage.errors import AlreadyExistsError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
+
+ITERATIONS = (4_096, 16_384)
+"""Kafka's bounds; the lower one is the default."""
+_FORM = re.compile(r"(SCRAM-SHA-256|SCRAM-SHA-512)=\[([^\]]*)\]")
+_TOLD = "SCRAM-SHA-512=[name=USER,password-file=PATH], with iterations=N if not 4096"
+
+
+class FirstUser(NamedTuple):
+    name: str
+    keys: ScramKeys
+
+
+def parse_user(text: str) -> FirstUser:
+    """Parse one --add-scram. ConfigError for anything else, and for a password in the argument."""
+    match = _FORM.fullmatch(text)
+    given = dict(part.partition("=")[::2] for part in match[2].split(",")) if match else {}
+    if "password" in given:
+        raise ConfigError("--add-scram: arguments are no place for a password: use password-file=PATH")
+    unknown = given.keys() - {"name", "password-file", "iterations"}
+    if match is None or unknown or not given.get("name") or not given.get("password-file"):
+        raise ConfigError(f"--add-scram: not of the form {_TOLD}")
+    iterations = given.get("iterations", str(ITERATIONS[0]))
+    if not iterations.isdecimal() or not ITERATIONS[0] <= int(iterations) <= ITERATIONS[1]:
+        raise ConfigError(f"--add-scram: iterations: not between {ITERATIONS[0]} and {ITERATIONS[1]}: {iterations}")
+    try:
+        password = Path(given["password-file"]).read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise ConfigError(f"--add-scram: cannot read: {given['password-file']}: {error.strerror}") from error
+    if not password:
+        raise ConfigError(f"--add-scram: empty password: {given['password-file']}")
+    mechanism, salt = MECHANISMS[match[1]], secrets.token_bytes(32)
+    salted = hashlib.pbkdf2_hmac(DIGESTS[mechanism], password, salt, int(iterations))
+    return FirstUser(given["name"], scram_keys(mechanism, salt, int(iterations), salted))
+
+
+async def add_users(settings: Settings, users: Sequence[FirstUser]) -> list[str]:
+    """Add those that do not exist; returns a line for each. UnavailableError if the log changed meanwhile."""
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        image = await load_image(metastore.cluster)
+        new: dict[str, tuple[ScramKeys, ...]] = {}
+        for name, keys in users:
+            if name not in image.scram_credentials:
+                new[name] = (*new.get(name, ()), keys)
+        sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), metastore.cluster_id)
+        records = [
+            UserScramKeysRecord(user_name=name, keys=tuple(sealed_keys.sealed(image, name, each) for each in keys))
+            for name, keys in new.items()
+        ]
+        if records and not await metastore.cluster.append_records(image.offset, records):
+            raise UnavailableError("the metadata log changed: repeat the command with --ignore-formatted")
+    finally:
+        await metastore.close()
+    return [f"{'Adding' if name in new else 'Skipping'} user {name}" for name in dict.fromkeys(u.name for u in users)]
+
 
 SHOWN = ("metastore.url", "bucket", *S3)
 AFTER_ROTATION = {

@@ -1,6 +1,7 @@
-"""Output of the tools, as a table for people or as JSON for scripts; and the flags that all these tools share.
+"""Output of the tools, as a table for people or as JSON for scripts, with the flags that they share.
 
-Place: under `headrace topics`, `groups`, `configs` and `records`.
+Place: under `headrace topics`, `groups`, `configs` and `records`; other commands take the text of times from here.
+Invariant of times: any int64 of milliseconds has a text. A producer may write any time.
 Invariant: JSON holds what the table shows, one document on stdout: column names in lower case with `_` for `-`, true
 and false, numbers, null for unknown values.
 """
@@ -8,6 +9,7 @@ and false, numbers, null for unknown values.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 import uuid
@@ -25,6 +27,15 @@ from headrace.cli.record_json import plain
 from headrace.config.load import BOOTSTRAP_SERVER
 from headrace.storage.client_text import one_line
 from headrace.storage.errors import HeadraceError, InvalidError
+
+
+def iso_time(time_ms: int) -> str:
+    """2026-01-31T12:00:00.250+00:00; `N ms` outside of the years 1 to 9999."""
+    try:
+        return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
 
 Row = Mapping[str, Any]
 

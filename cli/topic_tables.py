@@ -200,7 +200,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     settings = settings_from(args)
     if not args.bootstrap_server:
         return settings
-    from headrace.scan.bootstrap import agent_configs
+    from headrace.scan.cluster import agent_configs
 
     known = declared()
     given = {name for name in known if getattr(args, f"{PREFIX}{name}", None) is not None}

@@ -1,6 +1,10 @@
-"""`headrace topics`: list, describe, create, alter and delete topics of any Kafka cluster; restore deleted ones.
+"""`headrace topics`: list, describe, create, alter or delete topics of any Kafka cluster; restore deleted ones.
 
-Place: a Kafka client for a running cluster; Kafka's kafka-topics.sh. `restore` (restore_topics.py) uses the metastore.
+Place: a Kafka client for a running cluster; Kafka's kafka-topics.sh. `restore` needs Postgres, and rules of agents
+and compactors, so restored_topics.py is loaded only then, as a command is (commands.py). The console also says until
+when a deleted topic can be restored.
+Invariant of that note: says nothing of a cluster without the setting file.delete.delay.ms of Headrace, or if the
+user may not read it.
 Invariant: nothing is deleted without confirmation. A refusal is one line on stderr with the broker's reason and exit
 status 1; of several topics each is deleted or not independently, with one line each. A command can be repeated
 safely.
@@ -9,32 +13,108 @@ safely.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
+import uuid
+from importlib import import_module
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
-from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
-from headrace.cli.deletion_note import restorable_for_ms, restore_note
-from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
+from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
+from headrace.cli.options import INT16_MAX, INT32_MAX, S3, add_settings, settings_from, whole
 from headrace.cli.output import write
-from headrace.cli.restore_topics import add_restore
 from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
     add_flags,
     add_yes,
     confirm,
     do_each,
+    iso_time,
     open_cluster,
     pairs,
     refuse_twice,
     say,
     show,
 )
+from headrace.config.errors import ConfigError
 from headrace.storage.client_text import one_line
-from headrace.storage.clock import SystemClock
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import HeadraceError
+
+DELAY = "file.delete.delay.ms"
+
+
+def restorable_for_ms(cluster: KafkaCluster) -> int | None:
+    """Return for how long the cluster keeps what a deletion removes; None if it does not say, or deletes at once."""
+    try:
+        found = describe_configs(cluster, (BROKER, ""), [DELAY]) or describe_configs(
+            cluster, (BROKER, str(min(cluster.nodes()))), [DELAY]
+        )
+    except HeadraceError:  # the topic is deleted, and this user may not read the setting
+        return None
+    value = next((str(config.value) for config in found if config.name == DELAY), "")
+    return int(value) if value.isdecimal() and int(value) else None
+
+
+def restore_note(topic: str, delay_ms: int, clock: Clock) -> str:
+    """Return the sentence for people."""
+    until = iso_time(clock.wall_ms() + delay_ms)
+    return f"{topic} can be restored until {until}: headrace topics restore {topic} --metastore-url …"
+
+
+RESTORE_DESCRIPTION = """\
+Bring back a topic that was deleted by mistake, with its records, offsets, configs and groups; or, with --records, the
+records of a topic that retention or DeleteRecords has removed. Possible for file.delete.delay.ms, while the files are
+still in the bucket.
+
+  headrace topics restore --list --metastore-url postgresql://headrace@db/headrace
+  headrace topics restore orders --metastore-url postgresql://headrace@db/headrace
+  headrace topics restore orders --as orders-before --metastore-url postgresql://headrace@db/headrace
+  headrace topics restore orders --records --dry-run --metastore-url postgresql://headrace@db/headrace
+"""
+
+
+def add_restore(commands: Any) -> None:
+    """Add the command and its arguments."""
+    restoring = commands.add_parser(
+        "restore",
+        help="bring back deleted topics, or records below the log start",
+        description=RESTORE_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    restoring.add_argument("topic", nargs="?", metavar="TOPIC")
+    what = restoring.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="show the deleted topics that can be restored")
+    what.add_argument(
+        "--records",
+        action="store_true",
+        help="of a topic that is there: the records below its log starts that retention would not remove again",
+    )
+    what.add_argument("--as", dest="new_name", metavar="NAME", help="bring the deleted topic back under another name")
+    restoring.add_argument(
+        "--id",
+        type=uuid.UUID,
+        metavar="UUID",
+        help="of several deleted topics of the name; default: the newest deletion",
+    )
+    restoring.add_argument("--dry-run", action="store_true", help="show what would come back")
+    restoring.add_argument("--json", action="store_true", help="JSON for scripts instead of text")
+    add_settings(restoring, ("metastore.url", "bucket", *S3), every=False)
+    restoring.set_defaults(run=run_restore, refuse=restoring.error)
+
+
+def run_restore(args: argparse.Namespace) -> int:
+    """Restore, or show what can be."""
+    if args.list == (args.topic is not None):
+        args.refuse("name a topic, or set --list")
+    settings = settings_from(args)
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url or --config)")
+    return int(asyncio.run(import_module("headrace.cli.restored_topics").restore(args, settings)))
+
 
 DESCRIPTION = """\
 Topics of any running Kafka cluster.

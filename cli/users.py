@@ -22,7 +22,7 @@ from headrace.cli.client.users import (
     list_users,
     set_password,
 )
-from headrace.cli.numbers import whole
+from headrace.cli.options import whole
 from headrace.cli.passwords import add_password_file, password_of
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, say, show
 from headrace.storage.errors import InvalidError, NotFoundError

@@ -17,14 +17,15 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError
 from kio.schema.errors import ErrorCode
 
-from headrace.client.frame import Frame
-from headrace.client.messages import ApiMessage, message
-from headrace.client.metadata_wire import (
+from headrace.client.messages import (
     VERSION,
+    ApiMessage,
     ClusterMetadata,
+    Frame,
     OrderedTopic,
     decode_metadata_response,
     encode_metadata_request,
+    message,
 )
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import InvalidError, UnavailableError

@@ -21,15 +21,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headrace.client.cluster import ClientCluster, ClientSettings
-from headrace.client.fetching import Fetching
-from headrace.client.group_positions import PositionExchange
+from headrace.client.fetching import Fetching, PartitionReader
 from headrace.client.listeners import PartitionKeyListener, RebalanceListener
-from headrace.client.membership import ConsumerMembership, MemberTerms
-from headrace.client.offsets import EARLIEST, LATEST, TopicPartition
-from headrace.client.old_values import MOVED_HEADER
+from headrace.client.membership import ConsumerMembership, MemberTerms, PositionExchange
+from headrace.client.offsets import EARLIEST, LATEST, MOVED_HEADER, TopicPartition
 from headrace.client.order import TopicOrder
 from headrace.client.ownership import Ownership
-from headrace.client.partition_reader import PartitionReader
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.records.codec import Record

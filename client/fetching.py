@@ -1,10 +1,14 @@
 """Fetches for the partitions of a member: one long poll per agent at a time.
 
-Place: a task of consumer.py; fills the buffers of partition_reader.py.
+Place: a task of consumer.py. A PartitionReader has the position of one partition that the member owns, and the
+records that were fetched and not delivered; consumer.py empties it.
+Invariant of a partition: `position` is the offset after the last record that the application was given or that is
+hidden from it; at the next `getmany` all of these are delivered. What is fetched continues at `next_fetch`.
 Invariant: a record is buffered only if its leader epoch is known to `TopicOrder`: a higher one means that the count
 changed, and what has to be waited for is not known yet. Then, and after a refusal for the count, `needs_metadata` is
 set. An answer for a reader that has moved meanwhile is dropped.
-Source: Kafka's FetchRequest.json and FetchResponse.json, version 13, without a session; protocol/partition_counts.py.
+Source: Kafka's FetchRequest.json and FetchResponse.json, version 13, without a session;
+protocol/partition_counts.py.
 """
 
 from __future__ import annotations
@@ -13,17 +17,19 @@ import asyncio
 import logging
 import struct
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import FETCHES, ClientCluster
-from headrace.client.frame import Frame
+from headrace.client.messages import Frame
 from headrace.client.offsets import TopicPartition
 from headrace.client.order import TopicOrder
-from headrace.client.partition_reader import PartitionReader
+from headrace.metastore.partitions.topic_partitions import CreatedFrom
+from headrace.metastore.partitions.waiting import PositionReport
 from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.partition_counts import count_tags
@@ -31,8 +37,61 @@ from headrace.protocol.wire import INT32
 from headrace.storage.clock import Clock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.check import split_batches
-from headrace.storage.records.codec import decode_records
+from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
+
+BUFFERED_RECORDS = 2_000
+
+
+@dataclass(slots=True, eq=False)
+class PartitionReader:
+    """`has_begun`: it may be fetched; until then `position` is where it will begin. `waits_for` is what it was found
+    to wait for when it began."""
+
+    partition: TopicPartition
+    position: int
+    next_fetch: int
+    has_begun: bool = False
+    waits_for: CreatedFrom | None = None
+    high_watermark: int = -1
+    leader_epoch: int = -1
+    """The largest of the delivered records'."""
+    crossed: frozenset[int] = frozenset()
+    """Marked partitions with keys that may come from here since onPartitionKeyAssigned."""
+    last_report: PositionReport | None = None
+    """The last report to this coordinator, in this generation."""
+    buffer: deque[tuple[Record, int]] = field(default_factory=deque)
+    """Records with their leader epochs."""
+
+    @property
+    def wants_records(self) -> bool:
+        return self.has_begun and len(self.buffer) < BUFFERED_RECORDS
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record, as far as it is known."""
+        return self.buffer[0][0].offset if self.buffer else max(self.position, self.next_fetch)
+
+    @property
+    def is_at_end(self) -> bool:
+        """The position is the high watermark of the last fetch."""
+        return self.position == self.high_watermark
+
+    def deliver(self) -> Record:
+        """The next record; the position moves past it, and past what follows without records."""
+        record, self.leader_epoch = self.buffer.popleft()
+        self.position = self.next_offset if self.buffer else self.next_fetch
+        return record
+
+    def report(self) -> PositionReport:
+        """Return the report as of now."""
+        return PositionReport(self.position, self.leader_epoch)
+
+    def move(self, position: int) -> None:
+        """Continue there."""
+        self.position = self.next_fetch = position
+        self.buffer.clear()
+
 
 log = logging.getLogger(__name__)
 

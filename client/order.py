@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from headrace.client.cluster import ClientCluster
-from headrace.client.metadata_wire import OrderedTopic
+from headrace.client.messages import OrderedTopic
 from headrace.client.offsets import LATEST, epoch_ends, log_offsets, partition_epochs
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition
 from headrace.metastore.partitions.waiting import may_begin, may_deliver

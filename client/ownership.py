@@ -14,12 +14,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import ClientCluster
+from headrace.client.fetching import PartitionReader
 from headrace.client.listeners import RebalanceListener
 from headrace.client.membership import ConsumerMembership, IdPartition
 from headrace.client.messages import message
 from headrace.client.offsets import EARLIEST, LATEST, TopicPartition, by_topic, log_offsets, partition_epochs
 from headrace.client.order import TopicOrder
-from headrace.client.partition_reader import PartitionReader
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import HeadraceError, UnavailableError
 

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Self
 
 from headrace.client.cluster import ClientCluster, ClientSettings
-from headrace.client.old_values import MOVED_HEADER, OldValues
+from headrace.client.offsets import MOVED_HEADER, OldValues
 from headrace.client.sending import StoredRecord, Ticket, TopicSender
 from headrace.client.topic_queue import TopicQueue
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.records.codec import Record

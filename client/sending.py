@@ -21,8 +21,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import ClientCluster
-from headrace.client.frame import Frame
-from headrace.client.messages import message
+from headrace.client.messages import Frame, message
 from headrace.client.topic_queue import QueuedRecord, ReadyBatch, TopicQueue
 from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from headrace.metastore.partitions.linear_hashing import place
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash, place
 from headrace.protocol.partition_counts import TopicCounts
 from headrace.storage.records.codec import Record
 

@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.compactor.listing import pages
 from headrace.compactor.put_back import read_whole
-from headrace.compactor.sweeper import MIN_AGE_MS
+from headrace.compactor.sweeper import MIN_AGE_MS, pages
 from headrace.jobs.kinds import SWEEP_ORPHANS_MS
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.metastore import Metastore

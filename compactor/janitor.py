@@ -1,14 +1,14 @@
 """Job kind `delete`: deletes dead files in bulk, after no reader can use them any more.
 
 Place: run by the job loop every minute; the operations that remove files' bytes (retention, DeleteRecords, topic
-deletion, compaction) only mark the files as dead.
-Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted only
-after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a merge is
-running that started earlier, and for up to a week if it may repair a damaged file (held_for_repair.sql); while the
-cluster has no value, nothing is deleted. An object that the store refuses to
-delete is set aside and tried again later; the others continue. A merged file with keys is deleted with its last
-reference: a key gives up its reference after the same delay, gets DELETE_FINISHED once the object that waited for it
-is gone, and then its tombstone. After a crash at any step, the next run gets the same files again.
+deletion, compaction) only mark the files as dead. The metrics here are sweeper.py's, too.
+Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted
+only after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a
+merge is running that started earlier, and for up to a week if it may repair a damaged file (held_for_repair.sql);
+while the cluster has no value, nothing is deleted. An object that the store refuses to delete is set aside and tried
+again later; the others continue. A merged file with keys is deleted with its last reference: a key gives up its
+reference after the same delay, gets DELETE_FINISHED once the object that waited for it is gone, and then its
+tombstone. After a crash at any step, the next run gets the same files again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import logging
 import uuid
 from collections.abc import Iterable, Sequence
 
-from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.permit import permit
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from headrace.compactor.permit import Undecided, permit
 from headrace.jobs.kinds import DELETE_DEAD_FILES
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.files import DeadFile
@@ -27,6 +28,43 @@ from headrace.metastore.api.metastore import Metastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
+
+
+class JanitorMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, registry: CollectorRegistry, undecided: Undecided) -> None:
+        self.undecided = undecided
+        deleted = Counter(
+            "headrace_janitor_objects_deleted_total",
+            "Objects deleted with the store's confirmation, by reason: dead files, and orphans without a row",
+            ["reason"],
+            registry=registry,
+        )
+        self.dead_deleted = deleted.labels("dead")
+        self.orphans_deleted = deleted.labels("orphan")
+        self.bytes_deleted = Counter(
+            "headrace_janitor_deleted_bytes_total", "Bytes of dead files that were deleted", registry=registry
+        )
+        self.unconfirmed = Counter(
+            "headrace_janitor_unconfirmed_total",
+            "Deletions that the store did not confirm; they are repeated",
+            registry=registry,
+        )
+        self.set_aside = Gauge(
+            "headrace_janitor_files_set_aside",
+            "Dead files that the store refused to delete at the last try; they are tried again later",
+            registry=registry,
+        )
+        self.listed = Counter(
+            "headrace_sweeper_objects_listed_total", "Objects that the sweeper listed", registry=registry
+        )
+        self.refused = Gauge(
+            "headrace_janitor_refused",
+            "1 while deletion is stopped because the metastore was restored and not audited",
+            registry=registry,
+        )
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
 Invariant: only verified batches are written (storage/segment/verified.py). Output files and segments are those of
-outputs.py, but for extents that cannot be read, around which a segment is split. Partitions are in the order of a
+plan.py, but for extents that cannot be read, around which a segment is split. Partitions are in the order of a
 segment file; a new extent replaces complete old extents. An extent that is damaged, or altered in each read, stays
 where it is, live; a batch that cannot be opened is copied. These are counted and logged, and do not affect their
 neighbours.
@@ -20,13 +20,11 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.compactor.outputs import INPUTS_PER_SEGMENT, outputs
-from headrace.compactor.plan import PartitionPlan, Plan, joins
+from headrace.compactor.plan import INPUTS_PER_SEGMENT, PartitionPlan, Plan, joins, outputs
 from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, damaged_extent
 from headrace.config.settings import Settings
-from headrace.metastore.api.compaction import Swap, SwapInput
-from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.compaction import DamagedExtent, Swap, SwapInput
 from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.storage.errors import BadTransferError, CorruptError, HeadraceError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec

@@ -1,5 +1,5 @@
 """Job kind `record-outcomes`: writes to the bucket how transactions ended and which bulk writes were decided; and how
-far share groups are (share_recorder.py).
+far share groups are (share_record.py).
 
 Place: run by the job loop every few seconds; metastore/recorded_objects.py has the objects.
 Invariant: an entry leaves the metastore only after an object has it, and an object goes only after another one has all
@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from headrace.compactor.permit import permit
-from headrace.compactor.share_recorder import ShareRecorder
+from headrace.compactor.share_record import ShareRecorder
 from headrace.jobs.lease import Lease
-from headrace.metastore import bulk_records
+from headrace.metastore import recorded_objects
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.outcomes import EndedTransaction, OutcomeApi, TransactionOutcome
@@ -38,7 +38,7 @@ from headrace.metastore.recorded_objects import (
     read_entries,
     write_entries,
 )
-from headrace.metastore.transactions.outcomes import PREFIX
+from headrace.metastore.transactions import PREFIX
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
@@ -237,11 +237,11 @@ class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
 class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
     """Write which files are those of decided attempts, so that a rebuild shows no others; an entry is a file id.
 
-    A driver writes the same record before its first chunk (metastore/bulk_records.py): the job adds what a killed
+    A driver writes the same record before its first chunk (metastore/recorded_objects.py): the job adds what a killed
     driver left, and keeps the objects few.
     """
 
-    prefix = bulk_records.PREFIX
+    prefix = recorded_objects.PREFIX
     kind = uuid.UUID
 
     def __init__(self, api: OutcomeApi, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
@@ -253,8 +253,8 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         """As Recorder; then the bucket says that all is recorded."""
         await super().record(life, lease)
         if not self._is_marked:
-            if not await bulk_records.are_recorded(self._store):
-                await self._store.put(bulk_records.RECORDED, b"")
+            if not await recorded_objects.are_recorded(self._store):
+                await self._store.put(recorded_objects.RECORDED, b"")
             self._is_marked = True
 
     async def waiting(self, most: int) -> Sequence[uuid.UUID]:

@@ -1,6 +1,6 @@
 """Decide which lost records can be put back: batches of files with a commit that agents recorded before they forgot it.
 
-Place: `headrace audit --lost --put-back`; the plan here, the produce requests in cli/put_back.py.
+Place: `headrace audit --lost --put-back`; the plan here, the produce requests in cli/lost.py.
 Invariant: only flushed files with recorded extents are used, and of these only the partitions that have as many records
 as those extents: then every batch was appended, and acknowledged or about to be. If a file has more records of a
 partition, the commit dropped a batch, as a duplicate or because it refused it, and what is recorded does not say which:

@@ -27,13 +27,18 @@ from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import Extent, is_in_file
 from headrace.metastore.api.reports import PartitionName
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.bulk_records import PREFIX, are_recorded
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.recorded_objects import list_in_force, read_entries
-from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
-from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_outcomes, read_outcomes
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.recorded_objects import PREFIX, are_recorded, list_in_force, read_entries
+from headrace.metastore.transactions import (
+    MARKER_BYTES,
+    Marker,
+    PartitionOutcomes,
+    list_outcomes,
+    marker_file_id,
+    read_outcomes,
+)
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of, term_ms
 from headrace.storage.objects.store import ObjectStore

@@ -2,10 +2,11 @@
 
 Place: run by the job loop every log.retention.check.interval.ms, in one worker at a time. `wanted_log_start`
 decides, metastore enforce_retention acts; the janitor deletes files without live bytes.
-Invariant: a log start moves extent by extent from the start and stops at the first extent to keep, as in Kafka with log
-segments; every move is fenced by the lease. Rules come from the metadata log only, never from a process's file, and a
-move is refused if a config changed after the image that was its reason. Extents below a log start, left by
-DeleteRecords or a crashed worker, are removed first, for every topic, because they would count in the partition's size.
+Invariant: a log start moves extent by extent from the start and stops at the first extent to keep, as in Kafka with
+log segments; every move is fenced by the lease. Rules come from the metadata log only, never from a process's file,
+and a move is refused if a config changed after the image that was its reason. Extents below a log start, left by
+DeleteRecords or a crashed worker, are removed first, for every topic, because they would count in the partition's
+size.
 Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
@@ -16,16 +17,35 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.undecided import Undecided
+from prometheus_client import CollectorRegistry, Counter
+
+from headrace.compactor.permit import Undecided
 from headrace.jobs.kinds import RETENTION
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery
+from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget, OldestExtents, OldestQuery
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
+
+
+class RetentionMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._extents = Counter(
+            "headrace_retention_removed_extents", "Extents that retention removed in this process", registry=registry
+        )
+        self._bytes = Counter(
+            "headrace_retention_removed_bytes", "Bytes of batches in these extents", registry=registry
+        )
+
+    def removed(self, answer: LogStartAnswer) -> None:
+        """Count one partition's part of a call."""
+        self._extents.inc(answer.removed_extents)
+        self._bytes.inc(answer.removed_bytes)
+
 
 logger = logging.getLogger(__name__)
 

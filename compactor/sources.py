@@ -12,7 +12,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.damage import DamagedExtent, DamageKind
+from headrace.metastore.api.compaction import DamagedExtent, DamageKind
 from headrace.metastore.api.read import DataExtent
 from headrace.storage.errors import (
     BadTransferError,

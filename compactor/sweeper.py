@@ -1,11 +1,14 @@
 """Job kind `sweep`: deletes objects without a row.
 
-Place: run by the job loop every hour. Orphans come from agents and compactors that crashed, or gave up,
-between a PUT and its commit, and from PUTs that arrived after their file was deleted.
+Place: run by the job loop every hour. Orphans come from agents and compactors that crashed, or gave up, between a
+PUT and its commit, and from PUTs that arrived after their file was deleted. The audit and the rebuild of an index
+list segment files in the same way.
+Invariant of the listing: keys are in order, so a walk can continue after any key. Objects that are not segment files
+are listed separately and never touched. A list may be stale: it says which files to check, and decides nothing.
 Invariant: an object is deleted only after its id is condemned, with an insert under the same unique key that a
 commit inserts; age only avoids checking files that are still being committed. Orphans younger than the cluster's
-file.delete.delay.ms stay, and all while the cluster has no value. Keys that are not those of
-segment files are ignored. A stale list is harmless: the primary decides which files have rows.
+file.delete.delay.ms stay, and all while the cluster has no value. Keys that are not those of segment files are
+ignored. A stale list is harmless: the primary decides which files have rows.
 After a crash, the next worker continues after the last finished page; the janitor deletes objects that were
 condemned but not deleted.
 """
@@ -14,16 +17,44 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
-from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.listing import pages
+from headrace.compactor.janitor import JanitorMetrics
 from headrace.compactor.permit import permit
 from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
-from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ObjectStore
+from headrace.storage.file_id import SEGMENTS, file_id_of, object_key
+from headrace.storage.objects.store import ObjectInfo, ObjectStore
+
+PAGE_KEYS = 1_000
+
+
+class Page(NamedTuple):
+    """Page of up to PAGE_KEYS objects. `foreign`: keys among them that are not those of segment files."""
+
+    last_key: str
+    files: dict[uuid.UUID, ObjectInfo]
+    foreign: list[str]
+
+
+async def pages(store: ObjectStore, *, start_after: str = "") -> AsyncIterator[Page]:
+    """Everything below `segments/` after the key `start_after`."""
+    page = Page("", {}, [])
+    async for found in store.list_objects(SEGMENTS, start_after=start_after):
+        try:
+            page.files[file_id_of(found.key)] = found
+        except ValueError:
+            page.foreign.append(found.key)
+        page = page._replace(last_key=found.key)
+        if len(page.files) + len(page.foreign) >= PAGE_KEYS:
+            yield page
+            page = Page("", {}, [])
+    if page.last_key:
+        yield page
+
 
 logger = logging.getLogger(__name__)
 

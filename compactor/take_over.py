@@ -2,8 +2,8 @@
 
 Place: after the merge; called by the local worker (compact.py), cleaning by key, and Spark (spark/).
 Invariant: a file's id is reserved before anything is stored under it, by COPY_STARTED of all of its segments, or by
-Spark's driver for its tasks (spark/reserved.py); each of its extents is live only after COPY_STARTED and its swap,
-under the job's lease. After a crash in between, the cleanup ends segments and reservations (segment_cleanup.py);
+Spark's driver for its tasks (spark/parts.py); each of its extents is live only after COPY_STARTED and its swap,
+under the job's lease. After a crash in between, the cleanup ends segments and reservations (segments.py);
 between two calls, extents that are not swapped in are dead bytes and the old extents remain. Below level 1 of
 remote.log.metadata.compaction a file has no keys: after a crash following the store it is an orphan for the sweeper.
 That path goes in the next release (docs/operate/UPGRADES.md).
@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Protocol
 
 from headrace.compactor.merge import MergedFile
-from headrace.compactor.outputs import INPUTS_PER_SEGMENT
+from headrace.compactor.plan import INPUTS_PER_SEGMENT
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, SegmentApi, StartOutcome

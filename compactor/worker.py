@@ -1,48 +1,49 @@
-"""A process's background work: its job kinds, their handlers, and their speed.
+"""A process's background work: its job kinds, their handlers, their speed.
 
-Place: composed by cli: alone (`headrace compactor`) or in the same process as an agent.
-Invariant: it has a separate, throttled connection to the bucket, and separate connections to the metastore, so
-that background work takes no connection that producers or readers wait for. `stop` gives jobs the grace period
-to finish, then returns them to the queue. If the process crashes, its leases expire and other workers continue.
-All steps that a merge moves to a thread (opening, checking, merging and compressing records, laying files out) run on
-CpuShare: a step that used t seconds of CPU is followed by a pause of t x (100 / percent - 1) seconds before its result
-is returned, so each job uses about `percent` of one core, and all results are the same.
+Place: composed by cli: alone (`headrace compactor`) or in the same process as an agent. The number of parallel jobs
+and the byte rate can be changed at run time, by a task next to the job loop.
+Invariant of the pace: a cluster-wide broker config takes effect on every worker, whether it is a broker or not,
+within LOOK_SECONDS of the change; next to an agent or a controller, of the record in its image. One of an agent
+takes effect on the worker in its process only. Running jobs are finished. While the metastore is unavailable the
+last known pace applies.
+Source: KIP-226, Kafka's DynamicBrokerConfig (log cleaner).
+Invariant: it has a separate, throttled connection to the bucket, and separate connections to the metastore, so that
+background work takes no connection that producers or readers wait for. `stop` gives jobs the grace period to finish,
+then returns them to the queue. If the process crashes, its leases expire and other workers continue.
+All steps that a merge moves to a thread (opening, checking, merging and compressing records, laying files out) run
+on CpuShare: a step that used t seconds of CPU is followed by a pause of t x (100 / percent - 1) seconds before its
+result is returned, so each job uses about `percent` of one core, and all results are the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.audit_archive import AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
-from headrace.compactor.compact import Compactor
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.compact import CompactionMetrics, Compactor
+from headrace.compactor.janitor import Janitor, JanitorMetrics
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.outcomes import OutcomeJob
-from headrace.compactor.pace import Pace, SaidHere, follow_pace, no_image
-from headrace.compactor.planner import Planner, ScanPlace
-from headrace.compactor.policy import PolicyLimits
-from headrace.compactor.retention import Retention
-from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
+from headrace.compactor.permit import Undecided
+from headrace.compactor.planner import Planner, PolicyLimits, ScanPlace
+from headrace.compactor.retention import Retention, RetentionMetrics
+from headrace.compactor.segments import AuditArchiveMetrics, AuditArchiver, SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.sweeper import Sweeper
-from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import (
     ARCHIVE_AUDIT,
@@ -59,18 +60,70 @@ from headrace.jobs.kinds import (
     JobKind,
 )
 from headrace.jobs.lease import Lease
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobHandler, JobRunner, RunnerTerms, no_agent
+from headrace.jobs.runner import JobHandler, JobMetrics, JobRunner, RunnerTerms, no_agent
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.settings_in_force import read_settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs, read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.process_context import ProcessContext
-from headrace.storage.clock import SystemClock
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.throttled import ThrottledStore
 from headrace.storage.supervision import Supervisor
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+
+SaidHere = Callable[[], Mapping[str, str] | None]
+"""The broker configs in the image of this process's agent or controller; None if there is no such image, or not yet."""
+
+
+def no_image() -> None:
+    """The configs in a process without agent and controller."""
+
+
+class Pace(NamedTuple):
+    """compactor.threads, compactor.io.max.bytes.per.second, log.cleaner.io.max.bytes.per.second."""
+
+    jobs: int
+    bytes_per_s: int
+    cleaning_bytes_per_s: int
+
+
+def pace(configs: EffectiveConfigs, said: Mapping[str, str]) -> Pace:
+    """`said`: broker configs that are set; this process's settings apply where there is none."""
+    return Pace(
+        int(configs.cluster_value(said, "compactor.threads")),
+        int(configs.cluster_value(said, "compactor.io.max.bytes.per.second")),
+        int(configs.cluster_value(said, "log.cleaner.io.max.bytes.per.second")),
+    )
+
+
+async def follow_pace(
+    api: ClusterApi,
+    configs: EffectiveConfigs,
+    clock: Clock,
+    change: Callable[[Pace], Awaitable[None]],
+    said_here: SaidHere = no_image,
+) -> None:
+    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings. The metastore is
+    asked only if this process has no image."""
+    known = pace(configs, {})
+    while True:
+        try:
+            said = said_here()
+            wanted = pace(configs, await api.cluster_configs() if said is None else said)
+            if wanted != known:
+                await change(wanted)
+                known = wanted
+                logger.info("pace of background work changed: jobs=%d bytes_per_s=%d cleaning_bytes_per_s=%d", *wanted)
+        except HeadraceError as error:
+            logger.warning("cannot read pace of background work: error=%s", error)
+        await clock.sleep(LOOK_SECONDS)
+
 
 REQUESTS_PER_S = 500
 """Far below the limits of a bucket, so that background work never causes throttling of producers."""

@@ -1,13 +1,17 @@
-"""Write and read addresses of IPv4 and IPv6 in one way.
+"""Write addresses of IPv4 or IPv6 in one way, without secrets where people read them.
 
-Place: used by all code that prints an address with a port.
+Place: used by all code that prints an address with a port, and by errors of settings, stores and key sets. Pure.
 Invariant: an IPv6 address is in brackets when a port follows it. An IPv4 client of a socket that takes both families
 has its IPv4 address, so that limits, quotas and ACLs know it by one address.
+A text of a library may repeat a part of an address that was written wrongly, such as the half of a password before a
+`/` as a port: `without_secrets` knows the address, and hides each part of its password.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
+from urllib.parse import unquote, urlsplit
 
 _MAPPED = "::ffff:"
 _NETWORK_BITS = 64
@@ -42,3 +46,58 @@ def counted_address(host: str) -> str:
         return str(ipaddress.ip_network((host.partition("%")[0], _NETWORK_BITS), strict=False))
     except ValueError:
         return host
+
+
+_LOGIN_OF_VALUE = re.compile(r"(?<=://).*@", re.S)
+_LOGIN_IN_TEXT = re.compile(r"(?<=://)[^\s/\"'<>]*@")
+_SCHEME = re.compile(r"^[A-Za-z][\w+.-]*:?/*")
+_SECRET_PARAMETER = re.compile(r"(?:^|[?&;\s])[^=?&;\s]*(?:password|secret|token|credential|key)[^=]*=([^&;\s]*)", re.I)
+_PARTS = re.compile(r"[^\w.~-]+")
+HIDDEN = "(not shown)"
+
+
+def shown_address(value: str) -> str:
+    """One value, of which all up to the last @ may be a password that was written wrongly."""
+    without_login = _LOGIN_OF_VALUE.sub(f"{HIDDEN}@", value)
+    place, has_parameters, _ = without_login.partition("?")
+    return f"{place}?{HIDDEN}" if has_parameters and "://" in place else without_login
+
+
+def endpoint_problem(value: str) -> str | None:
+    """Return what is wrong with s3.endpoint; None for one that can be used."""
+    if "@" in value:
+        return "it has a user or password: credentials come from the AWS environment (AWS_ACCESS_KEY_ID, ...)"
+    try:
+        parts = urlsplit(value)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    return None if is_good else f"{shown_address(value)!r} is not http://host:port or https://host"
+
+
+def without_logins(text: str) -> str:
+    """A text of others, for example an error of a library, in which addresses may be."""
+    return _LOGIN_IN_TEXT.sub(f"{HIDDEN}@", text)
+
+
+def without_secrets(text: str, *values: str) -> str:
+    """A text of others about values that may have a login, well written or not."""
+    parts = {part for value in values for part in _secret_parts(value)}
+    for value in values:
+        if value and _secret_parts(value):
+            text = text.replace(value, shown_address(value) if "://" in value else HIDDEN)
+    for part in sorted(parts, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w]){re.escape(part)}(?![\w])", HIDDEN, text)
+    return without_logins(text)
+
+
+def _secret_parts(value: str) -> set[str]:
+    """The password of an address, or its user if it has no password, as a whole and in the parts in which a library may
+    take it; and its parameters that are secret."""
+    login, has_login, _ = value.rpartition("@")
+    login = _SCHEME.sub("", login, count=1)
+    _, has_password, password = login.partition(":")
+    secrets = [password if has_password else login] if has_login else []
+    secrets += _SECRET_PARAMETER.findall(value)
+    found = {whole for secret in secrets for whole in (secret, unquote(secret))}
+    return {part for whole in found for part in (whole, *_PARTS.split(whole)) if part}

@@ -1,6 +1,10 @@
 """Types of settings with their bounds.
 
-Place: used by the declarations (settings.py, security_settings.py).
+Place: used by the declarations (settings.py, security_settings.py); agents use the bounds of node ids for the
+virtual node and the replicas of the object store.
+Invariant of node ids: the ids of the virtual node and of these replicas are never those of an agent, and neither is
+the id that Java clients use for their connection to a coordinator: Integer.MAX_VALUE minus its node id, which must
+not be negative.
 Invariant: every number fits a bigint of Postgres, because the metastore's functions read cluster settings.
 """
 
@@ -10,7 +14,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from headrace.config.node_ids import NODE_ID_MAX
+VIRTUAL_NODE_ID = 1_000_000_000
+"""The node that clients see while all agents have one address (advertised.shared)."""
+NODE_ID_MAX = VIRTUAL_NODE_ID - 1
+STORE_REPLICAS = range(VIRTUAL_NODE_ID + 1, VIRTUAL_NODE_ID + 33)
+"""Replicas that are no agents: a topic with a larger replication factor than there are agents shows these."""
+
 
 SHORT_MAX = 2**15 - 1
 LONG_MAX = 2**63 - 1

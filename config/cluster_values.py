@@ -1,10 +1,11 @@
-"""The settings that have one value in the cluster: which they are, what a file proposes, and settings with the
-cluster's values applied.
+"""The settings that have one value in the cluster, with what a file proposes for them.
 
-Place: between the declarations and the metadata log, which stores the values as text (ConfigRecord of resource BROKER
-with an empty name). Pure.
-Invariant: a value from the cluster always replaces the value of a file. log.retention.minutes and log.retention.hours
-are other units of log.retention.ms for files: the cluster has one value, in milliseconds.
+Place: between the declarations and the metadata log, which stores the values as text (ConfigRecord of resource
+BROKER with an empty name). Processes and the doctor also ask which settings the next release refuses. Pure.
+Invariant: a value from the cluster always replaces the value of a file. log.retention.minutes and
+log.retention.hours are other units of log.retention.ms for files: the cluster has one value, in milliseconds.
+Invariant of settings that the next release refuses: the value that was set applies in this release, also if it is
+the default: the line is there because the next release does not start with the name.
 """
 
 from __future__ import annotations
@@ -107,3 +108,27 @@ def _retention_ms(settings: Settings) -> int:
         if value is not None:
             return int(value) * factor if value >= 0 else -1
     raise AssertionError("log.retention.hours has a default")
+
+
+class SettingThatGoes(NamedTuple):
+    """One that was set, with its values as text. `reason`: why the default is right for every cluster."""
+
+    name: str
+    value: str
+    default: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"setting goes: {self.name}={self.value} applies in this release, and the next one refuses the name;"
+            f" remove it (default {self.default}): {self.reason}"
+        )
+
+
+def settings_that_go(settings: Settings) -> list[SettingThatGoes]:
+    """Those that file, environment or flags set, by name."""
+    going = (declared()[name] for name in sorted(settings.set_that_go))
+    return [
+        SettingThatGoes(each.name, setting_text(getattr(settings, each.field)), setting_text(each.default), each.goes)
+        for each in going
+    ]

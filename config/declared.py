@@ -17,7 +17,7 @@ from headrace.config.settings import Settings, SettingScope
 
 ENV_PREFIX = "HEADRACE_"
 NO_SETTINGS = ("listener_overrides", "set_that_go")
-"""The fields that are no settings: config/listener_overrides.py, config/settings_that_go.py."""
+"""The fields that are no settings: config/listeners.py, config/cluster_values.py."""
 
 
 _SCOPES = list(SettingScope)

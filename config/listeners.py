@@ -1,26 +1,87 @@
-"""The addresses a process binds and the addresses it advertises, from Kafka's settings `listeners`,
-`advertised.listeners`, `inter.broker.listener.name`, `controller.listener.names`.
+"""The listeners of a process: addresses to bind or advertise, their settings, what is open to a network.
 
-Place: called once, when a process is composed.
-Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients of
-this listener are sent. The listener for controllers is never advertised. The first listener is one for clients, unless
-there is none but that of inter.broker.listener.name. A listener with TLS has a key. An advertised address that no
-client could connect to is refused.
+Place: called when a process is composed, with Kafka's settings `listeners`, `advertised.listeners`,
+`inter.broker.listener.name`, `controller.listener.names`. load.py reads the settings of one listener
+(`listener.name.NAME.SETTING`); cli/process/open_process.py logs each line of what is open, once.
+Invariant of settings for one listener: only the settings of config/security_settings.py can be set for one listener;
+each value was checked as the setting itself. A listener's name has any case.
+Source: KIP-103.
+Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients
+of this listener are sent. The listener for controllers is never advertised. The first listener is one for clients,
+unless there is none but that of inter.broker.listener.name. A listener with TLS has a key. An advertised address
+that no client could connect to is refused.
 Source: KIP-631, configurations; KIP-103 (listener names).
+Invariant of warnings: an address that only the machine itself can reach is never named. What weakens a login is
+named on every address.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from headrace.config.addresses import address_text, is_every_address
 from headrace.config.errors import ConfigError
-from headrace.config.listener_overrides import for_listener
+from headrace.config.security_settings import SecuritySettings
 from headrace.config.settings import Settings
+
+PREFIX = "listener.name."
+
+
+@functools.cache
+def overridable() -> dict[str, str]:
+    """Setting -> field of SecuritySettings."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(SecuritySettings)}
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """(listener, setting) of `listener.name.NAME.SETTING`; None for another key, or for a setting that cannot be set
+    for one listener."""
+    if not key.startswith(PREFIX):
+        return None
+    name, _, setting = key.removeprefix(PREFIX).partition(".")
+    return (name.upper(), setting) if name and setting in overridable() else None
+
+
+def key_of_variable(variable: str) -> str | None:
+    """`listener.name.external.ssl.client.auth` for LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH; None for another variable.
+
+    A name may have underscores: the longest setting that fits is the setting.
+    """
+    prefix = PREFIX.replace(".", "_").upper()
+    if not variable.startswith(prefix):
+        return None
+    rest = variable.removeprefix(prefix)
+    endings = {"_" + setting.replace(".", "_").upper(): setting for setting in overridable()}
+    for ending in sorted(endings, key=len, reverse=True):
+        if rest.endswith(ending) and rest != ending:
+            return f"{PREFIX}{rest.removesuffix(ending).lower()}.{endings[ending]}"
+    return None
+
+
+def grouped(given: Iterable[tuple[str, object]]) -> dict[str, dict[str, object]]:
+    """Group keys and values: listener -> setting -> value. Later ones count."""
+    found: dict[str, dict[str, object]] = {}
+    for key, value in given:
+        split = split_key(key)
+        assert split is not None, key
+        found.setdefault(split[0], {})[split[1]] = value
+    return found
+
+
+def for_listener(settings: Settings, name: str) -> SecuritySettings:
+    """The security settings of the listener with this name."""
+    values: Mapping[str, object] = settings.listener_overrides.get(name.upper(), {})
+    own = {overridable()[setting]: value for setting, value in values.items()}
+    plain = {field: getattr(settings, field) for field in overridable().values()}
+    return SecuritySettings(**(plain | own))
+
 
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:.]*\]|[0-9A-Fa-f:.]*|[^:\[\]/]*):(\d{1,5})")
 """The brackets of an IPv6 address may be left out, as in Kafka: Kubernetes gives an address without them."""
@@ -224,3 +285,68 @@ def _secured(settings: Settings, endpoint: Endpoint, protocols: Mapping[str, Sec
     ):
         raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs it: {endpoint.name}")
     return replace(endpoint, security_protocol=protocol)
+
+
+def exposures(settings: Settings) -> list[str]:
+    """One line for each, with the setting that closes it. ConfigError as `listeners`."""
+    return list(_exposures(settings))
+
+
+def _exposures(settings: Settings) -> Iterator[str]:
+    found = listeners(settings)
+    bound = [*found.serving, *([found.controller] if found.controller else [])]
+    for endpoint in bound:
+        yield from _of_listener(settings, endpoint)
+    outside = [endpoint.name for endpoint in bound if not _is_loopback(endpoint.host)]
+    if outside and not settings.authorizer_class_name:
+        yield (
+            f"ACLs are not enforced, and clients on the network reach {', '.join(outside)}: each may do everything;"
+            " set authorizer.class.name"
+        )
+    yield from http_exposures(settings)
+
+
+def http_exposures(settings: Settings) -> Iterator[str]:
+    """Yield the exposures of the HTTP port, which a process that is only a compactor has, too."""
+    if _is_loopback(settings.http_host):
+        return
+    if settings.http_bearer_token_location and not settings.http_ssl_keystore_location:
+        yield "bearer tokens reach the HTTP port in clear: set http.ssl.keystore.location"
+    if not settings.http_bearer_token_location and not settings.http_ssl_truststore_location:
+        yield (
+            "the HTTP port shows metrics and status to every program on the network: set http.bearer.token.location or"
+            " http.ssl.truststore.location, or allow only Prometheus to connect"
+        )
+
+
+def _of_listener(settings: Settings, endpoint: Endpoint) -> Iterator[str]:
+    if endpoint.security_protocol.has_sasl:
+        yield from _of_tokens(for_listener(settings, endpoint.name), endpoint)
+    if endpoint.security_protocol is not SecurityProtocol.SASL_PLAINTEXT:
+        return
+    if "PLAIN" in for_listener(settings, endpoint.name).sasl_enabled_mechanisms.split(","):
+        yield f"listener {endpoint.name}: PLAIN sends passwords in clear with SASL_PLAINTEXT: use SASL_SSL, or SCRAM"
+    if not _is_loopback(endpoint.host):
+        yield f"listener {endpoint.name}: SASL_PLAINTEXT encrypts nothing, and {endpoint.host} is a network's address"
+
+
+def _of_tokens(own: SecuritySettings, endpoint: Endpoint) -> Iterator[str]:
+    if "OAUTHBEARER" not in own.sasl_enabled_mechanisms.split(","):
+        return
+    expected = {
+        "sasl.oauthbearer.expected.audience": own.sasl_oauthbearer_expected_audience.strip(", "),
+        "sasl.oauthbearer.expected.issuer": own.sasl_oauthbearer_expected_issuer,
+    }
+    names = [name for name, value in expected.items() if not value]
+    if names:
+        yield (
+            f"listener {endpoint.name}: OAUTHBEARER takes every token that a key of the set has signed, also for other"
+            f" services: set {' and '.join(names)}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

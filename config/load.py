@@ -1,13 +1,16 @@
-"""Read the settings from a file, the environment and flags; later sources override earlier ones.
+"""Read the settings from a file, the environment or flags; later sources override earlier ones.
 
-Place: the first step of every command.
-Invariant: a key that Settings does not declare is refused by name, from every source; so is a value of the wrong type
-or out of bounds. One error message lists all problems.
+Place: the first step of every command. References (`${env:NAME}`, `${file:/path}`) are replaced before a value is
+checked.
+Invariant of references: only a whole value is a reference; its text is used as it is, without the last line break,
+and never shown in an error.
+Source: KIP-297 (config providers), with the file as the value rather than as a list of keys.
+Invariant: a key that Settings does not declare is refused by name, from every source; so is a value of the wrong
+type or out of bounds. One error message lists all problems.
 
 File: Java properties, as Kafka's server.properties (`linger.ms=100`, `#` comments).
 Environment: `HEADRACE_LINGER_MS`. `HEADRACE_TEST_*` is for the test suite and is ignored.
 Flags: `--linger-ms`.
-Each value may be a reference, `${env:NAME}` or `${file:/path}` (references.py).
 """
 
 from __future__ import annotations
@@ -20,15 +23,35 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.config import listener_overrides
+from headrace.config import listeners
+from headrace.config.addresses import HIDDEN, endpoint_problem, shown_address
 from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
 from headrace.config.metastore_url import metastore_url_problem
-from headrace.config.references import resolved
 from headrace.config.refused import why_not_in_files
 from headrace.config.security_settings import SECRETS
 from headrace.config.settings import Settings
-from headrace.config.shown import HIDDEN, endpoint_problem, shown_address
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+def resolved(value: object, environ: Mapping[str, str]) -> object:
+    """The text that the value refers to; other values as they are. ConfigError if the variable or file is missing."""
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    kind, name = match.groups()
+    if kind == "env":
+        if name not in environ:
+            raise ConfigError(f"no environment variable {name}")
+        return environ[name]
+    try:
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text: {name}") from error
+
 
 _ADDRESSES = {"metastore.url": metastore_url_problem, "s3.endpoint": endpoint_problem}
 """Settings that are addresses: what is wrong with a value, said without a password in it."""
@@ -72,9 +95,7 @@ def load(
     found = [given._replace(value=None) if _is_left_unset(given) else given for given in found]
     _refuse(complaint for given in found if (complaint := _complaint(given)))
     own = {str(given.key): given.value for given in found if given.key in declared()}
-    overrides = listener_overrides.grouped(
-        (str(given.key), _converted(given)) for given in found if given.key not in own
-    )
+    overrides = listeners.grouped((str(given.key), _converted(given)) for given in found if given.key not in own)
     going = frozenset(name for name in own if declared()[name].goes)
     return msgspec.convert(own | {"listener.name": overrides, "set.that.go": going}, Settings, strict=False)
 
@@ -108,7 +129,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     for variable, value in environ.items():
         if variable in names:
             yield _Given(variable, names[variable], value)
-        elif (key := listener_overrides.key_of_variable(variable.removeprefix(ENV_PREFIX))) is not None:
+        elif (key := listeners.key_of_variable(variable.removeprefix(ENV_PREFIX))) is not None:
             yield _Given(variable, key, value)
         elif variable.startswith(ENV_PREFIX) and not variable.startswith((TEST_PREFIX, BOOTSTRAP_SERVER)):
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
@@ -154,7 +175,7 @@ def _complaint(given: _Given) -> str | None:
 
 def _setting(key: str | None) -> Declared | None:
     """Return what a key sets, for all listeners or for one."""
-    override = listener_overrides.split_key(key or "")
+    override = listeners.split_key(key or "")
     return declared().get(override[1] if override else key or "")
 
 

@@ -57,7 +57,7 @@ SHARE_SESSIONS_BYTES = 24 * MIB
 SHARE_RECORDS_BYTES = 40 * MIB
 """Records of share groups that are in flight: 238,000 ranges (agent/groups/share/share_memory.py)."""
 ALLOCATOR_BYTES = 32 * MIB
-"""What the C library's heap keeps although nothing used it for a minute (cli/process/idle_heap.py)."""
+"""What the C library's heap keeps although nothing used it for a minute (cli/process/heap.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""
 

@@ -10,7 +10,7 @@ Source: Kafka 4's broker configs; KIP-631, configurations (new, renamed and depr
 from __future__ import annotations
 
 from headrace.config.config_definition import ConfigEffect
-from headrace.config.listener_overrides import overridable
+from headrace.config.listeners import overridable
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 _NO_QUORUM = "Postgres replaces the Raft quorum: set metastore.url, and controller.lease.ms for takeovers"

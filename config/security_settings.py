@@ -1,7 +1,7 @@
 """The settings of encryption and authentication.
 
 Place: the base of config/settings.py, scope `process`; what a listener takes. `listener.name.NAME.` before one of
-these names sets it for one listener (config/listener_overrides.py).
+these names sets it for one listener (config/listeners.py).
 Invariant: names and meanings are Kafka's. Files are PEM. No value here is a secret but those in SECRETS.
 """
 

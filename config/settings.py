@@ -1183,9 +1183,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
 
     listener_overrides: Annotated[
         Mapping[str, Mapping[str, Any]],
-        Meta(description="Listener -> setting -> value (config/listener_overrides.py)."),
+        Meta(description="Listener -> setting -> value (config/listeners.py)."),
     ] = field(default_factory=dict, name="listener.name")
     set_that_go: Annotated[
         frozenset[str],
-        Meta(description="Names of the settings that go and were set (config/settings_that_go.py)."),
+        Meta(description="Names of the settings that go and were set (config/cluster_values.py)."),
     ] = field(default=frozenset(), name="set.that.go")

@@ -1,10 +1,10 @@
 """The job loop: claim a job, run the handler of its kind, end the lease.
 
-Place: in a process with the role compactor; compactor/worker.py provides the handlers.
+Place: in a process with the role compactor; compactor/worker.py provides the handlers. Its metrics are here.
 Each slot works on one job at a time. A handler that returns has finished its job; after an exception the job is
 repeated with a growing delay, after InvalidError it is not repeated.
-Invariant: a handler runs only while its lease is held (jobs/lease.py), and all its actions are fenced by the
-lease's token. Ending a lease is repeated until it is confirmed or the lease ran out.
+Invariant: a handler runs only while its lease is held (jobs/lease.py), and all its actions are fenced by the lease's
+token. Ending a lease is repeated until it is confirmed or the lease ran out.
 `stop` gives handlers the grace period to finish, then cancels them and returns their jobs to the queue.
 """
 
@@ -13,16 +13,61 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from headrace.jobs.lease import Lease
-from headrace.jobs.metrics import JobMetrics
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 from headrace.storage.supervision import Supervisor
+
+SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
+
+
+@dataclass
+class JobOutcome:
+    """The result of a job in this process: done, failed, released, lost."""
+
+    name: str = "lost"
+
+
+class JobMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+        self._clock = clock
+        self._running = Gauge("headrace_jobs_running", "Jobs running in this process", ["kind"], registry=registry)
+        self._ended = Counter(
+            "headrace_jobs_ended",
+            "Jobs that ended in this process: done, failed, released (it stopped) or lost to another worker",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "headrace_job_seconds",
+            "Duration of a job in this process, for every result",
+            ["kind"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+    @contextmanager
+    def running(self, kind: str) -> Iterator[JobOutcome]:
+        """Measure a job; the caller sets the result."""
+        outcome, began = JobOutcome(), self._clock.monotonic()
+        self._running.labels(kind).inc()
+        try:
+            yield outcome
+        finally:
+            self._running.labels(kind).dec()
+            self._ended.labels(kind, outcome.name).inc()
+            self._seconds.labels(kind).observe(self._clock.monotonic() - began)
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,17 @@
 """Objects with what only the metastore knows otherwise: how transactions ended, which bulk writes were decided.
 
-Place: written by a job of the compactors (compactor/outcomes.py) while the cluster runs; read by a rebuild, when
-nothing else is left.
-Invariant: an object is written once. A life takes over what earlier ones wrote, without what they lost: it writes the
-rest again, then says so. From then on a reader takes its objects and later ones only. The earlier ones stay
+Place: written by a job of the compactors (compactor/outcomes.py) while the cluster runs, and by Spark's driver
+before the first chunk of a bulk write (scan/bulk/commit.py); read by a rebuild (compactor/rebuild.py), when nothing
+else is left.
+Invariant: an object is written once. A life takes over what earlier ones wrote, without what they lost: it writes
+the rest again, then says so. From then on a reader takes its objects and later ones only. The earlier ones stay
 until deletion is allowed (compactor/permit.py): if the life turns out to be the wrong restore, they are all there.
-Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name + the CRC-32C, JSON: a list
-of entries. Objects of earlier releases have no CRC-32C: they are read until two reads agree. The prefix without its `/`
-+ `-taken-over/` + a life, empty: that life took over.
+Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name + the CRC-32C, JSON: a
+list of entries. Objects of earlier releases have no CRC-32C: they are read until two reads agree. The prefix without
+its `/` + `-taken-over/` + a life, empty: that life took over.
+Invariant of bulk writes: once the object RECORDED is there, each file of an attempt that was decided is in the
+metastore or in an object, as long as the index has it. Files of attempts that were never decided are in none. An
+entry is a file id.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import crc32c
 import msgspec
 
-from headrace.storage.errors import CorruptError
+from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
@@ -90,3 +94,18 @@ def _crc_of(key: str) -> int | None:
     """The CRC-32C that the key says; None for an object of an earlier release."""
     last = key.removesuffix(".json").rpartition("-")[2]
     return int(last, 16) if len(last) == _CRC_DIGITS else None
+
+
+PREFIX = "metastore/bulk-writes/"
+RECORDED = "metastore/bulk-writes-are-recorded"
+"""An object that is there once all decided attempts were recorded: a bucket of an older version has none."""
+FILES_PER_OBJECT = 20_000
+
+
+async def are_recorded(store: ObjectStore) -> bool:
+    """Return whether the bucket knows the decided attempts."""
+    try:
+        await store.get(RECORDED)
+    except NotFoundError:
+        return False
+    return True

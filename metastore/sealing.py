@@ -1,6 +1,6 @@
 """Values that are stored encrypted, under keys that the metastore does not have: metadata.secret.keys.
 
-Place: under metastore/log/sealed_keys.py (keys of users) and metastore/postgres/cluster/facts.py (the zone secret).
+Place: under metastore/log/scram_keys.py (keys of users) and metastore/postgres/cluster/cluster.py (the zone secret).
 Invariant: the first key seals, every key opens. A sealed value opens only in the context in which it was sealed, so it
 cannot be moved to another user or cluster. Decision 58.
 Form: "HRS1" · id of the key, 8 bytes · nonce, 12 bytes · AES-256-GCM of the value, with the context as associated data.

@@ -21,7 +21,7 @@ from prometheus_client import Gauge
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, IgnoredSetting, ignored, proposed
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER
-from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.api.cluster import SettingProposals, SettingReport
 from headrace.metastore.process_context import ProcessContext
 from headrace.storage.errors import HeadraceError
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.commit import BatchOutcome, FileStatus
-from headrace.metastore.api.transaction_state import TransactionVerdict
+from headrace.metastore.api.transactions import TransactionVerdict
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,

@@ -77,7 +77,7 @@ class Schema:
     def make(self, message: type[M], /, **values: Any) -> M:
         """An instance of this version's class of a message of the response. `message`: its class in the newest version
         that has it, as which type checks see the result. Values that this version lacks are dropped. A throttle
-        time is 0: the listener sets it in the bytes (protocol/throttle_time.py)."""
+        time is 0: the listener sets it in the bytes (protocol/answers.py)."""
         found = self._messages.get(message)
         if found is None:
             cls = _named(self._response_module, message.__name__)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import re2
 
-from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.cluster import MetadataLogApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.snapshot import load_image
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import NotFoundError, TruncatedError
 

@@ -20,8 +20,7 @@ from headrace.metastore.api.read import AbortedRange
 from headrace.scan.background_loop import BackgroundLoop
 from headrace.scan.cluster import BucketAddress
 from headrace.scan.errors import UnreadableFileError
-from headrace.scan.plan import ExtentSlice, PlannedPartition
-from headrace.scan.splits import Split
+from headrace.scan.plan import ExtentSlice, PlannedPartition, Split
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, DamagedError, InvalidError, NotFoundError
 from headrace.storage.file_id import object_key

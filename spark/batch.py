@@ -21,15 +21,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headrace.scan.bootstrap import cluster_settings
-from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
+from headrace.scan.cluster import BucketAddress, ScannedCluster, cluster_settings, open_cluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.offsets import find_offsets
 from headrace.scan.options import ScanOptions, parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
-from headrace.scan.plan import WantedOffsets, pin, plan
+from headrace.scan.plan import Split, WantedOffsets, make_splits, pin, plan
 from headrace.scan.read import SplitReader
-from headrace.scan.splits import Split, make_splits
 from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector

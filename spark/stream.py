@@ -1,14 +1,19 @@
 """A stream: micro-batches between offsets that Spark stores in its checkpoint.
 
+Place: made by source.py. Spark writes the end of a batch to its checkpoint before it asks for the batch's
+partitions. How much a micro-batch reads is decided by pure functions.
+Invariant of the limit of a batch: an end is never behind the newest offset or before its start; with a limit every
+partition with something new moves on.
+Source: rate limits of Spark's Kafka source.
+
     driver     initialOffset, latestOffset, partitions, commit   in one Python process for the query's whole run
     executors  read                                              as in a batch read
 
-Place: made by source.py. Spark writes the end of a batch to its checkpoint before it asks for the batch's partitions.
 Invariant: a batch is its start and end: planned again after a restart, it returns the same rows. An end is an offset
-that was committed when it was returned. Each plan has a read pin; pins end when Spark has finished the batch, or with
-their term if the driver was killed. Offsets belong to one incarnation of a topic: a topic that was deleted and created
-again has another id, so its records are neither skipped nor taken for the old ones. Stored in the checkpoint: fields
-may be added, none changes its meaning.
+that was committed when it was returned. Each plan has a read pin; pins end when Spark has finished the batch, or
+with their term if the driver was killed. Offsets belong to one incarnation of a topic: a topic that was deleted and
+created again has another id, so its records are neither skipped nor taken for the old ones. Stored in the
+checkpoint: fields may be added, none changes its meaning.
     {"orders": {"topicId": "018f…", "offsets": {"0": 23, "1": 7}}}
 """
 
@@ -18,7 +23,8 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import ceil, floor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,16 +32,13 @@ from pyspark.sql.types import StructType
 
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import OffsetKind
-from headrace.scan.admission import new_offsets, share
 from headrace.scan.background_loop import BackgroundLoop
-from headrace.scan.bootstrap import cluster_settings
-from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
+from headrace.scan.cluster import BucketAddress, ScannedCluster, cluster_settings, open_cluster
 from headrace.scan.errors import DataLossError
 from headrace.scan.offsets import find_offsets, special_offsets
 from headrace.scan.options import parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
-from headrace.scan.plan import WantedOffsets, pin, plan
-from headrace.scan.splits import make_splits
+from headrace.scan.plan import WantedOffsets, make_splits, pin, plan
 from headrace.spark.batch import SplitPartition, holder, pin_hint, read_split
 from headrace.spark.short_errors import short_errors
 from headrace.storage.errors import HeadraceError
@@ -43,13 +46,26 @@ from headrace.storage.segment.rereading import VerifiedReads
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
-else:
-    try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # before PySpark 4.2: Spark itself ends such a query after one batch
 
-        class SupportsTriggerAvailableNow:
-            """Empty: this PySpark has none."""
+P = TypeVar("P")
+
+
+def new_offsets(start: Mapping[P, int], latest: Mapping[P, int]) -> int:
+    """The number of offsets from `start` (0 for a partition that is not in it) to `latest`."""
+    return sum(max(0, end - start.get(partition, 0)) for partition, end in latest.items())
+
+
+def share(start: Mapping[P, int], latest: Mapping[P, int], limit: int) -> dict[P, int]:
+    """Ends for about `limit` offsets, in proportion to what each partition has; one for the smallest ones."""
+    total = new_offsets(start, latest)
+    if total <= limit:
+        return dict(latest)
+    ends = {}
+    for partition, end in latest.items():
+        begin = start.get(partition, 0)
+        part = limit * (end - begin) / total
+        ends[partition] = end if end <= begin else min(end, begin + (ceil(part) if part < 1 else floor(part)))
+    return ends
 
 
 class StreamPartition(NamedTuple):

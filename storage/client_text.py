@@ -1,6 +1,6 @@
 """Text from a client in a log line, a message, the audit log, a terminal or a page: shortened, and without controls.
 
-Place: used where what a client sent is written down: client ids, names, reasons. Log lines (cli/process/log_format.py),
+Place: used where what a client sent is written down: client ids, names, reasons. Log lines (cli/process/logs.py),
 everything that commands print (cli/output.py) and the console's pages pass through `visible`.
 Invariant: a client does not choose the length of a line. A client id may have 32,767 bytes, other names the size of a
 request. Characters that a terminal obeys, that are not seen, or that change the order of others are shown by their

@@ -1,6 +1,6 @@
 """Decide which of many like events get a log line.
 
-Place: under the log's filter (cli/process/log_repetition.py), refusals of clients, denials, refused connections.
+Place: under the log's filter (cli/process/logs.py), refusals of clients, denials, refused connections.
 Invariant: of one key at most `lines` events per `seconds` get a line, and memory is bounded: of a key a digest of fixed
 size is kept, for texts of any length, and beyond KEYS_MAX keys all are forgotten. Every event that got no line is
 counted in the next line of its key.

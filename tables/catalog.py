@@ -22,14 +22,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.config import Config
 
+from headrace.config.addresses import without_logins, without_secrets
 from headrace.config.settings import Settings
-from headrace.config.shown import without_logins, without_secrets
 from headrace.config.table_configs import BINARY, DEAD_LETTERS_SUFFIX, why_reserved
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, ThrottledError, UnavailableError
 from headrace.tables.errors import ForeignTableError, NameTakenError, RefusedError, TableError
-from headrace.tables.keys import key_paths, keyed_layout, keyed_schema
-from headrace.tables.layout import layout_of, terms_of
+from headrace.tables.layout import key_paths, keyed_layout, keyed_schema, layout_of, terms_of
 from headrace.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA
 from headrace.tables.state import (
     CLUSTER_ID,

@@ -1,26 +1,37 @@
-"""Creates a topic's table, and fixes where it begins: for `headrace tables create` and for topic configs.
+"""Creates a topic's table, for `headrace tables create` or for topic configs.
 
-Place: on open connections to metastore, bucket and catalog.
+Place: on open connections to metastore, bucket and catalog. Before each turn of follower.py, the tables that topic
+configs declare (`table.enable`) are made. Several processes may do it: the catalog creates a name once.
 Invariant: a table exists with its whole definition or not at all. If its creator ends before the beginning is fixed,
 the worker's first round does that.
+
+    metadata log -> configs of each topic -> declaration -> is there such a table? -> create it
+
+Invariant of declared tables: only new tables are written. A name that another table has is a named refusal, and
+holds up no other topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.config.config_definition import list_items
-from headrace.config.table_configs import BINARY, MODE, RECORD_KEY, UPSERT, why_no_key_column
+from headrace.config.table_configs import BINARY, MODE, RECORD_KEY, UPSERT, why_no_key_column, why_reserved
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
-from headrace.storage.errors import AlreadyExistsError, UnavailableError
+from headrace.scan.partitions import TopicCatalog
+from headrace.storage.errors import AlreadyExistsError, HeadraceError, UnavailableError
 from headrace.tables.catalog import TableCatalog, dead_letters_of
 from headrace.tables.commit.appending import Append, append
 from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.declaration import Declaration
+from headrace.tables.errors import TableError
 from headrace.tables.log.ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.tables.state import Definition
 from headrace.tables.values.formats import require_format
@@ -104,3 +115,77 @@ def _require_columns(values: Values) -> None:
             raise OptionError(f"cannot be a key: {each}: {reason}")
         if values.format == BINARY and each != RECORD_KEY:
             raise OptionError(f"cannot be a key: {each}: the table has no columns of the value")
+
+
+def declarations(image: MetadataImage) -> Iterator[tuple[TopicImage, Declaration]]:
+    """Return the topics that are to have a table, and which."""
+    for name, topic in sorted(image.topics_by_name.items()):
+        declared = Declaration.of(name, image.topic_configs(name))
+        if declared.is_enabled:
+            yield topic, declared
+
+
+@dataclass(slots=True)
+class TableDeclarer:
+    """Makes the tables of one catalog."""
+
+    cluster: ScannedCluster
+    topics: TopicCatalog
+    catalog: TableCatalog
+    _seen: dict[uuid.UUID, str] = field(default_factory=dict)
+    """By topic id, the name under which its table was seen: it is not looked at again."""
+
+    async def make(self, names: Sequence[str]) -> tuple[bool, dict[str, str]]:
+        """Create what is missing; whether a table was made, and by topic, why there is no such table. `names`: tables
+        that the catalog has. Errors of the metastore.
+        """
+        image = await self.topics.refresh()
+        refused, made = {}, False
+        for topic, declared in declarations(image):
+            if self._seen.get(topic.topic_id) == declared.name and declared.name in names:
+                continue
+            if reason := await self._one(image, topic, declared, exists=declared.name in names):
+                refused[topic.name] = reason
+            else:
+                self._seen[topic.topic_id] = declared.name
+                made |= declared.name not in names
+        return made, refused
+
+    async def why_not_made(self, topic: TopicImage, declared: Declaration, names: Sequence[str]) -> str:
+        """Return why the topic has no such table; empty: no worker has made it yet. `names` as `make`. Errors of the
+        catalog.
+        """
+        if declared.name in names:
+            return await self._why_not_its_own(topic, declared)
+        return why_reserved(declared.name) or ""
+
+    async def _one(self, image: MetadataImage, topic: TopicImage, declared: Declaration, *, exists: bool) -> str:
+        try:
+            if exists:
+                return await self._why_not_its_own(topic, declared)
+            values = Values(
+                declared.value_format,
+                tolerance=declared.tolerance,
+                is_keyed=declared.is_keyed,
+                key_columns=declared.key_columns,
+            )
+            require_key(image, topic.name, values)
+            new = NewTable(declared.name, declared.start, declared.layout, {}, values, declared.fixed)
+            await create_table(self.cluster, self.catalog, topic, new)
+        except AlreadyExistsError as error:
+            return f"the name is taken: {error}"
+        except HeadraceError as error:
+            return str(error)
+        return ""
+
+    async def _why_not_its_own(self, topic: TopicImage, declared: Declaration) -> str:
+        name = f"{self.catalog.namespace}.{declared.name}"
+        try:
+            _, definition = await asyncio.to_thread(self.catalog.load_own, declared.name)
+        except (TableError, OptionError) as error:
+            return f"the name is taken: {error}"
+        if definition.topic_id != topic.topic_id:
+            return f"the name is taken: {name} is the table of topic {definition.topic} {definition.topic_id}"
+        if not definition.declared:
+            return f"the name is taken: `headrace tables create` made {name}"
+        return ""

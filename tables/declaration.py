@@ -1,6 +1,6 @@
 """What a topic's configs `table.*` declare, next to what its table is. Pure.
 
-Place: between the metadata log and the tables; declaring.py makes what is missing, worker.py follows what changes.
+Place: between the metadata log and the tables; creating.py makes what is missing, worker.py follows what changes.
 Invariant: the configs say what is wanted, and the table's properties say what it is; what the table cannot follow is
 a named conflict, and never changes the table. A table that `headrace tables create` made is not touched by configs.
 """

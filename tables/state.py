@@ -4,7 +4,7 @@
              headrace.keyed-topic                     the same of a table with a row per key
     property headrace.progress                         how far the table is, and the snapshot that got it there
     summary  headrace.offsets, headrace.offsets-in     the same offsets, of the snapshot that has this summary, or the
-                                                       place where they are (snapshot_offsets.py)
+                                                       place where they are (tables/commit/snapshots.py)
 
 Place: read before each append (worker.py) and by `headrace tables`; written in each commit (committing.py).
 Invariant: the property changes only in a commit that also adds a snapshot to `main`, so a commit that is bound to the

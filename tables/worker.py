@@ -26,17 +26,15 @@ from headrace.scan.read import SplitReader
 from headrace.tables.catalog import dead_letters_of
 from headrace.tables.commit.appending import Append, append, widen
 from headrace.tables.commit.committing import CommitOutcome, CommitResult
-from headrace.tables.commit.file_limit import FILES_MAX, cuts_for, without
-from headrace.tables.commit.unwritable import WritableJudge, without_faults
+from headrace.tables.commit.limits import FILES_MAX, WritableJudge, cuts_for, without, without_faults
 from headrace.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.tables.declaration import DISABLED, Declaration
 from headrace.tables.errors import BuildingError, SchemaError
-from headrace.tables.keyed.opener import NO_COLUMNS, OpenedChanges
+from headrace.tables.keyed.opener import NO_COLUMNS, OpenedChanges, keyed_opener, value_opener
 from headrace.tables.log.chunks import CHUNK_BYTES, OPENED_BYTES, ChunkReader, Reach
 from headrace.tables.log.policy import AppendStep, after
 from headrace.tables.log.ranges import start_positions
 from headrace.tables.looking import Condition, TableLook, TableReader
-from headrace.tables.opening import keyed_opener, value_opener
 from headrace.tables.state import PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
 from headrace.tables.values.formats import ValueFormats
 from headrace.tables.values.open import REASON_CHARACTERS_MAX, OpenedChunk

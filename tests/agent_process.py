@@ -18,7 +18,7 @@ from types import TracebackType
 
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.forked_agent import fork_agent, load_code
+from headrace.cli.children import fork_agent, load_code
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 

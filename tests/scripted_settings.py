@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.api.cluster import SettingProposals, SettingReport
 from headrace.storage.errors import HeadraceError
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.messages import message
+from headrace.cli.client.cluster import message
 from headrace.cli.client.transport import ClientConfig, connect, exchange, parse_servers
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import CorruptError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.agent.fetch.service import FetchService
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, TransactionVerdict
+from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.header import TRANSACTIONAL_BIT, read_header
 from tests.agent.fetch.fetch_world import split_sent

@@ -18,7 +18,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.protocol.api_names import api_name
+from headrace.protocol.own_requests import api_name
 from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock

@@ -19,8 +19,7 @@ from cryptography import x509
 from headrace.agent.access.sasl.token_keys import TokenKeys, token_keys
 from headrace.agent.access.tls import ReloadedContext, client_context, server_context
 from headrace.config.errors import ConfigError
-from headrace.config.listener_overrides import for_listener
-from headrace.config.listeners import Endpoint, link_endpoint
+from headrace.config.listeners import Endpoint, for_listener, link_endpoint
 from headrace.config.settings import Settings
 from headrace.protocol.request import ANONYMOUS
 from headrace.storage.clock import Clock

@@ -22,7 +22,7 @@ from headrace.agent.groups.share.coordinator import ShareGroups
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_offsets import ShareOffsets
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.agent.peers.forwarding.routes import Elements, Whole
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.ordered_requests import (
     GROUP_POSITION_KEY,

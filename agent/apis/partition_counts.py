@@ -18,25 +18,23 @@ from headrace.agent.topics.counts.scale_topic import ScaleTopic
 from headrace.agent.topics.counts.set_partition_count import SetPartitionCount
 from headrace.agent.topics.counts.topic_doubling import TopicDoubling
 from headrace.agent.topics.counts.topic_halving import TopicHalving
+from headrace.protocol.answers import message_of
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.refused_elements import message_of
-from headrace.protocol.request import Request, RequestHandler, Response
-from headrace.protocol.scale_topic import (
+from headrace.protocol.own_requests import (
     GROUPS_OF_MESSAGE,
     SCALE_TOPIC_KEY,
+    SET_PARTITION_COUNT_KEY,
+    CountResponse,
     ScaleResponse,
     ScaleStep,
     ShownReader,
+    decode_count_request,
     decode_scale_request,
+    encode_count_response,
     encode_scale_response,
     some_groups,
 )
-from headrace.protocol.set_partition_count import (
-    SET_PARTITION_COUNT_KEY,
-    CountResponse,
-    decode_count_request,
-    encode_count_response,
-)
+from headrace.protocol.request import Request, RequestHandler, Response
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
 

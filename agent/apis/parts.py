@@ -27,9 +27,8 @@ from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
 

@@ -16,7 +16,7 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.access.authorization.rule import FAILED, Check, Rule, whole
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.config.table_configs import NAME, default_name
-from headrace.protocol.refused_elements import refused_element
+from headrace.protocol.answers import refused_element
 from headrace.protocol.request import Response
 from headrace.protocol.typed import response_header
 

@@ -17,7 +17,7 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import FeatureRange, Listener
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.process_context import ProcessContext
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import ClusterApi, MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import encode_record
 from headrace.protocol.errors import admin_error

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.topic_counts import undeleted_count
+from headrace.metastore.log.shown_counts import undeleted_count
 from headrace.protocol.errors import INVALID_PARTITION_METADATA, READ_FAILED
 from headrace.protocol.partition_counts import NO_COUNT
 from headrace.storage.errors import HeadraceError

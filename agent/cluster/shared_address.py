@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.config.node_ids import VIRTUAL_NODE_ID
+from headrace.config.bounds import VIRTUAL_NODE_ID
 from headrace.metastore.api.agents import SHARED_ADDRESS, Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
 

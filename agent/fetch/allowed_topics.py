@@ -20,7 +20,7 @@ from headrace.agent.cluster.partition_names import TopicRef, unknown_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.sessions import Ref
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from headrace.protocol.request import Request
 

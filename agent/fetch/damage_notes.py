@@ -14,8 +14,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
+from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import DataExtent
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.client_rows import RowCounts
+from headrace.metastore.api.housekeeping import RowCounts
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 

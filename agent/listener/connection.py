@@ -30,10 +30,10 @@ from headrace.agent.listener.reply_memory import ConnectionReplies
 from headrace.agent.listener.slow_requests import asked_wait_seconds
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.config.addresses import counted_address
+from headrace.protocol.answers import refusal
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE, APIS, WIDE
 from headrace.protocol.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
-from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
 from headrace.storage.client_text import SHOWN_CHARACTERS, shown
 from headrace.storage.errors import InvalidError, TooManyElementsError

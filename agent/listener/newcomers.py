@@ -3,7 +3,7 @@
 Place: the one rule of all listeners. On Kafka's listeners, also those for agents, a connection is a newcomer until its
 PROXY header, its TLS handshake and its authentication are complete (accepted.py). On the HTTP listeners of agents and
 console, where every request shows its own token, it is one whenever it waits for its client
-(cli/process/http_connection.py).
+(cli/process/http_server.py).
 Invariant: at most `most()` connections are newcomers. One more closes the oldest of the address that has the most of
 them, so that no address can keep out another, and no other connection is closed for it.
 """

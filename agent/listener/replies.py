@@ -20,10 +20,10 @@ from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.protocol.answers import with_throttle_time
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import RequestHeader
 from headrace.protocol.request import Response
-from headrace.protocol.throttle_time import with_throttle_time
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
 _PRODUCE = int(ApiKey.PRODUCE)

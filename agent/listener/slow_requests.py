@@ -13,7 +13,7 @@ import struct
 
 from headrace.agent.listener.replies import Slot
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.api_names import api_name
+from headrace.protocol.own_requests import api_name
 from headrace.protocol.request import ANONYMOUS, ClientConnection
 from headrace.storage.repetition import LIMITED, Repetitions
 

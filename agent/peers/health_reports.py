@@ -1,6 +1,6 @@
 """Asks other agents what they reach, and answers the same question.
 
-Place: asked by cli/process/readiness.py while this process's own probes fail; the answer is a handler of the Kafka
+Place: asked by cli/process/http_app.py while this process's own probes fail; the answer is a handler of the Kafka
 listener.
 Invariant: one round asks at most PEERS_ASKED agents and ends within TIMEOUT_SECONDS, regardless of them. An agent that
 does not answer reports nothing. Nothing is answered without the cluster's secret: the connection is closed. Question
@@ -21,7 +21,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.peers.channel import NOT_OURS, PEER_HEALTH, PEER_HEALTH_KEY, SEAL_BYTES, framed, seal
 from headrace.agent.peers.connection import PeerConnection
 from headrace.agent.peers.terms import PeerTerms
-from headrace.metastore.api.zone_secret import opened_with
+from headrace.metastore.api.cluster import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock

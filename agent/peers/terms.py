@@ -16,7 +16,7 @@ class PeerTerms:
     """Of one agent."""
 
     secret: bytes
-    """Only the cluster's agents have it (metastore/api/zone_secret.py)."""
+    """Only the cluster's agents have it (metastore/api/cluster.py)."""
     own_node_id: Callable[[], int]
     """-1 until it has registered."""
     now_ms: Callable[[], int]

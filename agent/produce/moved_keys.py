@@ -12,7 +12,7 @@ import asyncio
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.pending import Refusal
 from headrace.metastore.api.commit import MovedKeys
-from headrace.metastore.partitions.partitioners import moves
+from headrace.metastore.partitions.placement import moves
 from headrace.protocol.errors import error_code
 from headrace.storage.errors import HeadraceError
 from headrace.storage.records.codec import open_batch

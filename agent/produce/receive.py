@@ -45,7 +45,7 @@ from headrace.agent.produce.validate import (
 from headrace.metastore.api.commit import NO_ALIAS, MovedKeys
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.errors import SENT_AGAIN
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import NO_COUNT

@@ -18,7 +18,7 @@ from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.api.commit import BatchTransaction
-from headrace.metastore.api.transaction_state import EPOCH_MAX, Transaction
+from headrace.metastore.api.transactions import EPOCH_MAX, Transaction
 from headrace.protocol.produce_codec import ProduceRequest
 from headrace.storage.errors import HeadraceError
 from headrace.storage.records.header import HEADER_BYTES, BatchHeader, read_header

@@ -29,8 +29,7 @@ from headrace.storage.records.check_records import RecordWork, check_records
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordError, UnsupportedCodecError
-from headrace.storage.records.header import BatchHeader, read_header
-from headrace.storage.records.patch import stamp_log_append_time
+from headrace.storage.records.header import BatchHeader, read_header, stamp_log_append_time
 
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""

@@ -17,7 +17,7 @@ from headrace.agent.access.sasl.authentication import Authentication
 from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler

@@ -34,7 +34,7 @@ from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.process_context import ProcessContext
 
 

@@ -61,9 +61,8 @@ from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.config.listeners import listeners
 from headrace.metastore.api.agents import Listener
-from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler

@@ -21,7 +21,7 @@ from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

@@ -21,7 +21,7 @@ from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.restored_topic import kept_records
+from headrace.metastore.topic_restore import kept_records
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock

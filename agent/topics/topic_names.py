@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 
 NAME_LENGTH_MAX = 249

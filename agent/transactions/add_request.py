@@ -27,9 +27,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.partition_names import RequestedPartition, resolve
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.stored_ids import is_long, may_be_stored, storable
-from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
-from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.api.transactions import ProducerEpoch, TransactionApi, TransactionState, TransactionVerdict
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.request import Request, Response

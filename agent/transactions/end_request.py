@@ -18,8 +18,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.limits.stored_ids import storable
 from headrace.agent.transactions.producer_ids import ProducerIds
-from headrace.metastore.api.transaction_state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
-from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.api.transactions import (
+    EPOCH_MAX,
+    NO_PRODUCER,
+    ProducerEpoch,
+    TransactionApi,
+    TransactionVerdict,
+)
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

@@ -20,8 +20,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
 from headrace.agent.limits.refusal_log import OnRefused, unheard
 from headrace.agent.transactions.producer_ids import ProducerIds
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
-from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionApi
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import GivenProducer, Request, Response
 from headrace.protocol.typed import decode, reply

@@ -30,8 +30,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.client_pattern import compile_pattern
 from headrace.agent.limits.stored_ids import storable
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
-from headrace.metastore.api.transaction_state import Transaction, TransactionState
-from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.api.transactions import Transaction, TransactionApi, TransactionState
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import transaction_failure

@@ -22,8 +22,7 @@ from kio.schema.write_txn_markers.v2.response import (
 
 from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.transaction_state import ProducerEpoch
-from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.api.transactions import ProducerEpoch, TransactionApi
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

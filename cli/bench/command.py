@@ -24,9 +24,8 @@ from headrace.cli.bench.report import document, legend, machine, make_table, num
 from headrace.cli.bench.rows import ROWS, JavaProduce, Row, pick
 from headrace.cli.bench.run import BenchPlan, Outcome, run_plan
 from headrace.cli.bench.target_bench import Bounds
-from headrace.cli.bench.target_options import PUT_DELAY
-from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec, parse_target
-from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.bench.targets import DEV, KAFKA, PUT_DELAY, TargetSpec, parse_target
+from headrace.cli.options import INT32_MAX, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.plain_console import PlainConsole, table_console
 from headrace.config.errors import ConfigError

@@ -1,6 +1,9 @@
 """A process that consumes with librdkafka: `python -m headrace.cli.bench.consume_driver ORDER`.
 
-Place: started by drivers.py, so that the client's CPU is not the target's. It assigns itself all partitions: no group.
+Place: started by target_bench.py, so that the client's CPU is not the target's. It assigns itself all partitions: no
+group.
+Invariant of the order of records: a producer numbers its records from 0 without gaps, so every gap is a loss, every
+repetition a duplicate, and a number below its predecessor that was not read yet is out of order.
 Invariant: every record that librdkafka hands out is counted; what is checked besides is the order's `check`.
 """
 
@@ -14,11 +17,47 @@ from collections.abc import Sequence
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
-from headrace.cli.bench.driver_input import DriverInput
-from headrace.cli.bench.orders import KEY, NUMBERS, OFFSETS, ConsumeAnswer, ConsumeOrder, producer_of
-from headrace.cli.bench.percentiles import percentile
-from headrace.cli.bench.read_order import ReadOrder
+from headrace.cli.bench.orders import (
+    KEY,
+    NUMBERS,
+    OFFSETS,
+    ConsumeAnswer,
+    ConsumeOrder,
+    DriverInput,
+    percentile,
+    producer_of,
+)
 from headrace.storage.clock import Clock, SystemClock
+
+
+class ReadOrder:
+    """One partition's records, as they are read."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._missing: set[int] = set()
+        self.read = 0
+        self.duplicates = 0
+        self.disordered = 0
+
+    def see(self, number: int) -> None:
+        """The next record has this number."""
+        self.read += 1
+        if number == self._next:
+            self._next += 1
+        elif number > self._next:
+            self._missing.update(range(self._next, number))
+            self._next = number + 1
+        elif number in self._missing:
+            self._missing.remove(number)
+            self.disordered += 1
+        else:
+            self.duplicates += 1
+
+    def missing(self) -> int:
+        """Numbers below the highest one that were not read."""
+        return len(self._missing)
+
 
 MANY = 10_000
 WAIT_SECONDS = 0.1

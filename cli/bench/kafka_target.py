@@ -15,8 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from headrace.cli.bench.server_process import START_SECONDS, ServerProcess
-from headrace.cli.bench.target_spec import TargetSpec
-from headrace.cli.bench.targets import MeasuredTarget
+from headrace.cli.bench.targets import MeasuredTarget, TargetSpec
 from headrace.cli.bench.topic_admin import open_admin
 from headrace.config.errors import ConfigError
 from headrace.config.free_ports import free_ports

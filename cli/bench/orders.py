@@ -1,13 +1,20 @@
-"""What a driver process is asked to do and what it answers, as JSON.
+"""What a driver process is asked to do, with its answer, as JSON.
 
-Place: between drivers.py (the bench) and produce_driver.py, consume_driver.py (processes with librdkafka).
-Invariant: times within one order are of one machine's monotonic clock, so that a consumer can subtract the time that a
-producer wrote into a record's key.
+Place: between target_bench.py (the bench) and produce_driver.py, consume_driver.py (processes with librdkafka). A
+driver waits for `go` on standard input, and gets `until N` later.
+Invariant: times within one order are of one machine's monotonic clock, so that a consumer can subtract the time that
+a producer wrote into a record's key.
+Invariant of standard input: a driver ends when the bench does: end of input ends the process.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import struct
+import sys
+import threading
+from collections.abc import Sequence
 
 import msgspec
 
@@ -89,3 +96,30 @@ class ConsumeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     disordered: int = 0
     p50_ms: float | None = None
     p99_ms: float | None = None
+
+
+class DriverInput:
+    """Reads lines on a thread; `until` is set from outside while the driver works."""
+
+    def __init__(self, until: int | None = None) -> None:
+        self.until = until
+
+    def ready(self) -> None:
+        """Say so, and return when the bench says `go`."""
+        print("ready", flush=True)
+        if sys.stdin.readline().strip() != "go":
+            raise SystemExit("the bench ended")
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            self.until = int(line.removeprefix("until "))
+        os._exit(1)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` % of `values` do not exceed; nan of nothing."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -1,6 +1,6 @@
 """A process that produces with librdkafka: `python -m headrace.cli.bench.produce_driver ORDER`.
 
-Place: started by drivers.py, so that the client's CPU is not the target's.
+Place: started by target_bench.py, so that the client's CPU is not the target's.
 Invariant: a producer's records of a partition are numbered in the order in which they are produced. What still
 waits in the client's queue when the time is over is dropped there and not counted: it was never sent.
 """
@@ -14,9 +14,7 @@ from array import array
 import msgspec
 from confluent_kafka import KafkaError, Message, Producer
 
-from headrace.cli.bench.driver_input import DriverInput
-from headrace.cli.bench.orders import KEY, ProduceAnswer, ProduceOrder, first_number
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import KEY, DriverInput, ProduceAnswer, ProduceOrder, first_number, percentile
 from headrace.storage.clock import Clock, SystemClock
 
 QUEUE = {"queue.buffering.max.kbytes": "131072", "queue.buffering.max.messages": "1000000"}

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from headrace.cli.bench.measurement import Summary, summarise
 from headrace.cli.bench.rows import Row
-from headrace.cli.bench.run import BenchPlan, Outcome
-from headrace.cli.bench.warm_up import WarmUp
+from headrace.cli.bench.run import BenchPlan, Outcome, WarmUp
 
 NONE = "-"
 COLUMNS = (

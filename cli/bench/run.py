@@ -1,30 +1,62 @@
-"""The whole run: targets started, warmed up, and measured in turns.
+"""The whole run: targets started, warmed up, measured in turns.
 
-Place: between command.py and loads.py.
+Place: between command.py and loads.py. Load before the first row makes a target as fast as it gets: JVMs compile
+what they run often, caches fill.
+Invariant of the warm-up: it ends, and says whether throughput was steady then: figures of a target that still
+becomes faster are those of its start.
 Invariant: within a round each row is run on every target, one directly after the other, so that a ratio compares
-minutes of the same machine. A run that fails is reported and left out; the others continue. Before
-each run the targets do what earlier runs left to them (deletions, merges, collections of garbage): one that is never
-idle is measured after PATIENCE_SECONDS as it is.
+minutes of the same machine. A run that fails is reported and left out; the others continue. Before each run the
+targets do what earlier runs left to them (deletions, merges, collections of garbage): one that is never idle is
+measured after PATIENCE_SECONDS as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from headrace.cli.bench.loads import run_row
 from headrace.cli.bench.measurement import Measurement
-from headrace.cli.bench.process_usage import ProcessUsage
 from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
 from headrace.cli.bench.target_bench import Bounds, TargetBench
-from headrace.cli.bench.target_spec import TargetSpec
-from headrace.cli.bench.targets import MeasuredTarget, open_target
-from headrace.cli.bench.warm_up import WarmUp, warm_up
+from headrace.cli.bench.targets import MeasuredTarget, TargetSpec, open_target
+from headrace.cli.bench.window import ProcessUsage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+
+STEADY_PART = 0.1
+"""Two windows in a row that differ by less of the faster one are steady."""
+STEADY_PATIENCE_SECONDS = 60.0
+
+
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
+    """The throughput of each window. `steady`: the last two differed little; None if there was one window only."""
+
+    mb_per_s: list[float]
+    seconds: float
+    steady: bool | None
+
+
+def is_steady(rates: Sequence[float]) -> bool:
+    """Say whether the last two windows differ by less than STEADY_PART. Pure."""
+    if len(rates) < 2:
+        return False
+    before, last = rates[-2:]
+    return abs(last - before) < STEADY_PART * max(last, before)
+
+
+async def warm_up(window: Callable[[], Awaitable[float]], clock: Clock, *, once: bool = False) -> WarmUp:
+    """Repeat `window`, which returns its MB/s, until it is steady or PATIENCE_SECONDS have passed."""
+    began, rates = clock.monotonic(), [await window()]
+    while not once and not is_steady(rates) and clock.monotonic() - began < STEADY_PATIENCE_SECONDS:
+        rates.append(await window())
+    return WarmUp(mb_per_s=rates, seconds=clock.monotonic() - began, steady=None if once else is_steady(rates))
+
 
 WARM_UP = Row("warm-up", "", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES))
 WARM_UP_SECONDS = 1.0

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from headrace.cli.kernel_calls import die_with_parent
+from headrace.cli.children import die_with_parent
 from headrace.storage.errors import UnavailableError
 
 STOP_SECONDS = 30

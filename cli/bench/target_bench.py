@@ -1,28 +1,112 @@
-"""What every run on a target shares: topics, reading back, the figures of a measured time.
+"""What every run on a target shares: topics, driver processes, reading back, the figures of a measured time.
 
-Place: under loads.py and java_load.py.
-Invariant: what was produced is read back from the start and compared with what was acknowledged: nothing is lost, and
-idempotent producers' records are there once and in order. A run that fails this gives no figures: CorruptError.
+Place: under loads.py; the driver processes are produce_driver.py and consume_driver.py.
+Invariant of a driver: a driver ends with the bench: its standard input closes.
+Invariant: what was produced is read back from the start and compared with what was acknowledged: nothing is lost,
+and idempotent producers' records are there once and in order. A run that fails this gives no figures: CorruptError.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Generic, TypeVar
 
-from headrace.cli.bench.drivers import consumer
+import msgspec
+
 from headrace.cli.bench.measurement import GIGA, MEGA, Measurement
-from headrace.cli.bench.orders import ConsumeAnswer, ConsumeOrder, ProduceAnswer
+from headrace.cli.bench.orders import ConsumeAnswer, ConsumeOrder, ProduceAnswer, ProduceOrder
 from headrace.cli.bench.rows import Row
 from headrace.cli.bench.targets import MeasuredTarget
 from headrace.cli.bench.topic_admin import count_records, create_topic, delete_topic
 from headrace.cli.bench.window import Window
-from headrace.metastore.postgres.reports.topic_extents import count_topic_extents
+from headrace.cli.children import die_with_parent
+from headrace.metastore.postgres.reports.reports import count_topic_extents
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, UnavailableError
+
+Answer = TypeVar("Answer", ProduceAnswer, ConsumeAnswer)
+LINE_BYTES_MAX = 1024 * 1024
+END_SECONDS = 5
+
+
+class Driver(Generic[Answer]):
+    """Use it with `async with`: on entry it is connected and waits for `go`."""
+
+    def __init__(self, module: str, order: msgspec.Struct, answer: type[Answer]) -> None:
+        self._command = [sys.executable, "-m", f"headrace.cli.bench.{module}", msgspec.json.encode(order).decode()]
+        self._answer: type[Answer] = answer
+
+    async def __aenter__(self) -> Driver[Answer]:
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=die_with_parent, limit=LINE_BYTES_MAX
+        )
+        self._complaints = asyncio.create_task(self._read_complaints())
+        if await self._line() != "ready":
+            raise await self._failure()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self._complaints
+
+    def go(self) -> None:
+        """Begin."""
+        self._tell("go")
+
+    def until(self, records: int) -> None:
+        """End once so many records are read."""
+        self._tell(f"until {records}")
+
+    async def answer(self) -> Answer:
+        """Return what it measured; UnavailableError with its last line on stderr if it failed."""
+        line = await self._line()
+        if not line.startswith("{"):
+            raise await self._failure()
+        answer: Answer = msgspec.json.decode(line, type=self._answer)
+        return answer
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def _line(self) -> str:
+        assert self._process.stdout is not None
+        return (await self._process.stdout.readline()).decode().strip()
+
+    async def _read_complaints(self) -> list[str]:
+        assert self._process.stderr is not None
+        return [line.decode(errors="replace").rstrip() async for line in self._process.stderr]
+
+    async def _failure(self) -> UnavailableError:
+        lines = await self._complaints
+        return UnavailableError(f"a client process failed: {lines[-1] if lines else 'without a message'}")
+
+
+def producer(order: ProduceOrder) -> Driver[ProduceAnswer]:
+    """A process with one librdkafka producer."""
+    return Driver("produce_driver", order, ProduceAnswer)
+
+
+def consumer(order: ConsumeOrder) -> Driver[ConsumeAnswer]:
+    """A process with one librdkafka consumer."""
+    return Driver("consume_driver", order, ConsumeAnswer)
+
 
 READ_BACK_SECONDS = 300.0
 

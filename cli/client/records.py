@@ -1,6 +1,9 @@
-"""Send record batches to partition leaders and fetch them.
+"""Send record batches to partition leaders, or fetch them.
 
-Place: under `headrace records`.
+Place: under `headrace records` and the console, which leave out batches of aborted transactions with read_committed.
+Invariant of aborted batches: batches are asked for in the order of their offsets, with the list of the same
+response.
+Source: KIP-98.
 Invariant: a batch is sent once: after a lost response it is unknown whether the batch is stored, and the tool says
 so.
 Fetched batches are decoded by the product's codec; offsets rise.
@@ -9,19 +12,43 @@ Fetched batches are decoded by the product's codec; offsets rise.
 from __future__ import annotations
 
 import datetime
+import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.aborted_batches import AbortedBatches
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import READ_UNCOMMITTED, TopicPartition
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.check import split_batches
-from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.codec import Record, decode_records, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
-from headrace.storage.records.header import read_header
+from headrace.storage.records.header import BatchHeader, read_header
+
+MARKER_BYTES = 64 * 1024
+"""A batch with a marker holds a record of a few bytes."""
+_MARKER_KEY, _ABORT = struct.Struct(">hh"), 0
+"""The key of a marker: its version, and what it says."""
+
+
+class AbortedBatches:
+    """The batches of one response that belong to aborted transactions, as consumers find them (KIP-98)."""
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._starts = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self._producers: set[int] = set()
+
+    def has(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Called for each batch in the order of offsets."""
+        while self._starts and self._starts[-1][1] <= header.base_offset + header.last_offset_delta:
+            self._producers.add(self._starts.pop()[0])
+        if header.is_control:
+            (marker,) = open_batch(batch, max_opened_bytes=MARKER_BYTES)
+            if _MARKER_KEY.unpack(marker.key or b"")[1] == _ABORT:
+                self._producers.discard(header.producer_id)
+        return header.is_transactional and header.producer_id in self._producers
+
 
 ALL_IN_SYNC = -1
 TIMEOUT = datetime.timedelta(seconds=30)

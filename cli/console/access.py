@@ -1,27 +1,75 @@
-"""Decide who may see the console: local users, or those with a token or certificate; and the names it answers to.
+"""Decide who may see the console: local users, or those with a token or certificate; what their browser may do.
 
-Place: around the pages; HttpSecurity judges tokens and certificates, as for agents' HTTP listeners.
+Place: around the pages; HttpSecurity judges tokens and certificates, as for agents' HTTP listeners. pages/changes.py
+gives out tokens of forms and asks for them.
+Invariant of headers: every response has these headers, also errors.
 Invariant: a browser cannot send a bearer token by itself, so it is given once (/sign-in) and kept in this process
-under a random cookie; a token that leaves the file ends its sessions. Without authentication only names of this machine
-are answered: another site cannot reach the console through its own name (DNS rebinding). A page of another site that is
-open in the same browser may lead here, but gets no answer that it asks for itself: images, frames and requests of its
-scripts would read the cluster again and again.
+under a random cookie; a token that leaves the file ends its sessions. Without authentication only names of this
+machine are answered: another site cannot reach the console through its own name (DNS rebinding). A page of another
+site that is open in the same browser may lead here, but gets no answer that it asks for itself: images, frames and
+requests of its scripts would read the cluster again and again.
+Invariant of a form's token: a token belongs to one cookie, which other sites can neither read nor send along
+(SameSite=Strict), and to one process of the console.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import ipaddress
 import secrets
 from collections import OrderedDict
 from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl
 
-from starlette.datastructures import Headers
+from fastapi import Request, Response
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.cli.console.headers import STATIC
-from headrace.cli.process.http_connection import HAS_CERTIFICATE
+from headrace.cli.process.http_server import HAS_CERTIFICATE
+from headrace.storage.errors import InvalidError
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+STATIC = "/static/"
+
+
+def with_headers(app: ASGIApp) -> ASGIApp:
+    """`app` with these headers; no cache keeps its pages, because they show data."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                is_static = str(scope.get("path", "")).startswith(STATIC)
+                headers["Cache-Control"] = "max-age=3600" if is_static else "no-store"
+            await send(message)
+
+        await app(scope, receive, answer)
+
+    return guarded
+
 
 SESSION = "headrace_session"
 SESSIONS_MAX = 1_000
@@ -130,3 +178,53 @@ def _cookie(headers: Headers, name: str) -> str:
 
 def _digest(session: str) -> str:
     return hashlib.sha256(session.encode()).hexdigest()
+
+
+COOKIE = "headrace_browser"
+FIELD = "csrf_token"
+BODY_BYTES_MAX = 256 * 1024
+
+
+class FormTokens:
+    """Tokens of forms, for one process."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def browser_of(self, request: Request) -> str:
+        """The cookie's value, or a new one that `keep` will set."""
+        return request.cookies.get(COOKIE) or secrets.token_urlsafe(24)
+
+    def token(self, browser: str) -> str:
+        """Return the token for the forms of this browser."""
+        return hmac.new(self._secret, browser.encode(), hashlib.sha256).hexdigest()
+
+    def keep(self, request: Request, response: Response, browser: str) -> None:
+        """Set the cookie."""
+        is_secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, browser, httponly=True, samesite="strict", secure=is_secure, path="/")
+
+    def accepts(self, request: Request, form: dict[str, str]) -> bool:
+        """Return whether the form was made for this browser, and no other site sent it. InvalidError for what is no
+        token.
+        """
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        browser = request.cookies.get(COOKIE, "")
+        shown = form.get(FIELD, "")
+        if not shown.isascii():
+            raise InvalidError(f"{FIELD}: a token has ASCII characters only")
+        return bool(browser) and hmac.compare_digest(self.token(browser), shown)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form; of a name that is given twice, the last. InvalidError if it is too large or no form."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise InvalidError(f"the form is larger than {BODY_BYTES_MAX // 1024} KiB")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=10_000))
+    except ValueError as error:
+        raise InvalidError("not a form") from error

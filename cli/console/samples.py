@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.cli.client.offsets import TopicPartition
-from headrace.cli.console.agent_metrics import AgentCounters
-from headrace.cli.console.client_counters import ClientUse, Pair, client_rates
+from headrace.cli.console.agent_metrics import AgentCounters, ClientUse, Pair, client_rates
 
 POINTS_MAX = 720
 """An hour at 5 s."""

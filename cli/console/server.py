@@ -1,50 +1,128 @@
-"""The console's process: its pages on one address, its sampler, its connections.
+"""The console's process: the web application on one address, its sampler, its connections.
 
-Place: started by command.py, and by tests.
-Invariant: others than this machine need a token or a certificate; without them only a loopback address is listened on.
-What needs no session is the page on which a browser gives its token, and the health of the process: the second
+Place: started by command.py, and by tests; access.py is around the application.
+Invariant of pages: an error is a page with the reason; what is not reached is 503, says what was tried, and loads
+itself again. GET changes nothing.
+Invariant: others than this machine need a token or a certificate; without them only a loopback address is listened
+on. What needs no session is the page on which a browser gives its token, and the health of the process: the second
 application of access.py, only if tokens are used. A token is accepted only by POST, and is never in a URL. The page
-says nothing about the cluster, neither its servers nor the version; a token that no file can have is refused without an
-error of the server.
+says nothing about the cluster, neither its servers nor the version; a token that no file can have is refused without
+an error of the server.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.client.transport import ClientConfig
 from headrace.cli.console.access import (
+    IS_OPEN,
     SESSION,
     SIGN_IN,
+    FormTokens,
     Sessions,
     is_loopback,
     not_for_other_sites,
     only_local_names,
+    read_form,
+    with_headers,
     with_sessions,
 )
 from headrace.cli.console.agent_metrics import AgentPages
-from headrace.cli.console.app import make_app
 from headrace.cli.console.cluster_link import ClusterLink
-from headrace.cli.console.form_tokens import FormTokens, read_form
-from headrace.cli.console.headers import with_headers
 from headrace.cli.console.metastore_link import MetastoreLink
-from headrace.cli.console.parts import ConsoleParts
-from headrace.cli.console.rendering import Pages
+from headrace.cli.console.pages import changes, groups, overview, records, topics
+from headrace.cli.console.parts import ConsoleParts, Pages
 from headrace.cli.console.sampler import Sampler
 from headrace.cli.console.table_link import TableLink
-from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
-from headrace.cli.process.http_server import HttpServer
+from headrace.cli.process.http_server import HttpServer, bounded
 from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.storage.client_text import shown as shown_text
 from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
+
+logger = logging.getLogger(__name__)
+STATIC_FILES = Path(__file__).with_name("static")
+RETRY_SECONDS = 5
+
+
+ALL_PAGES = (
+    *(overview.add_pages, overview.add_charts, overview.add_files),
+    *(topics.add_pages, topics.add_configs, topics.add_tables),
+    *(groups.add_pages, groups.add_clients),
+    *(records.add_pages, changes.add_pages),
+)
+"""What adds the pages of the console to its application."""
+
+
+def make_app(console: ConsoleParts) -> FastAPI:
+    """Every page."""
+    app = FastAPI(title="Headrace console", docs_url=None, redoc_url=None, openapi_url=None)
+    for add in ALL_PAGES:
+        add(app, console)
+    app.mount("/static", StaticFiles(directory=STATIC_FILES), name="static")
+    _add_errors(app, console)
+
+    @app.get("/readyz")  # the pages say whether the cluster answers
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    return app
+
+
+def _add_errors(app: FastAPI, console: ConsoleParts) -> None:
+    def render(request: Request, status: int, title: str, error: str, *, retries: bool = False) -> Response:
+        tried = console.link.servers + (f" and Postgres at {console.metastore.address}" if console.metastore else "")
+        shown = {"title": title, "error": error, "tried": tried, "retries": retries}
+        page = console.pages.render("error", status, **shown, is_open=getattr(request.state, IS_OPEN, False))
+        if retries:
+            page.headers["Retry-After"] = str(RETRY_SECONDS)
+        return page
+
+    @app.exception_handler(HeadraceError)
+    def refused(request: Request, error: HeadraceError) -> Response:
+        if isinstance(error, RetryableError):
+            return render(request, 503, "The cluster does not answer", str(error), retries=True)
+        if isinstance(error, NotFoundError):
+            return render(request, 404, "Not found", str(error))
+        if isinstance(error, InvalidError):
+            return render(request, 400, "This cannot be shown", str(error))
+        return render(request, 502, "The cluster's answer cannot be used", str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        lacking = ", ".join(str(each["loc"][-1]) for each in error.errors())
+        return render(request, 400, "This cannot be shown", f"the address lacks or has wrong values: {lacking}")
+
+    @app.exception_handler(HTTPException)
+    def other(request: Request, error: HTTPException) -> Response:
+        return render(request, error.status_code, str(error.detail), f"{request.method} {request.url.path[:100]}")
+
+    @app.exception_handler(ClientDisconnect)
+    def left(request: Request, _: Exception) -> Response:
+        logger.debug("the client left before its request was complete: path=%s", shown_text(request.url.path))
+        return Response(status_code=400)  # it cannot be sent
+
+    @app.exception_handler(Exception)
+    def failed(request: Request, error: Exception) -> Response:
+        logger.error("page failed: path=%s", request.url.path, exc_info=error)
+        return render(request, 500, "This page failed", "the console's log says why")
 
 
 @dataclass(frozen=True, slots=True)

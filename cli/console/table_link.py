@@ -1,6 +1,6 @@
 """The Iceberg tables of topics for pages: what `headrace tables list` and `show` read.
 
-Place: under pages/tables.py, and the overview's alarms. It opens metastore, bucket and catalog for each answer.
+Place: under pages/topics.py, and the overview's alarms. It opens metastore, bucket and catalog for each answer.
 Invariant: reads only. What needs pyiceberg is imported when a page asks, so the console works without it: `missing`
 says then what it lacks.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cli.console.kept_answers import KeptAnswers
+from headrace.cli.console.metastore_link import KeptAnswers
 from headrace.cli.doctor import tables as doctor_tables
 from headrace.cli.doctor.findings import Finding
 from headrace.cli.doctor.tables import TablesFound

@@ -1,6 +1,8 @@
 """Compares a described cluster with a running one: the ordered steps from one to the other. Pure.
 
-Place: between reading.py and current.py, which make its inputs, and execution.py, which takes its steps.
+Place: between reading.py and execution.py, which make its inputs; execution.py takes its steps.
+Invariant of losses: a change that may remove records is never taken for harmless. A value that is unknown is taken
+for the worse one.
 Invariant:
 - The steps of a plan, applied to the cluster that it was made for, leave no difference: a second plan is empty.
 - After any number of them, a new plan makes the rest. So a run can be interrupted anywhere and repeated.
@@ -18,7 +20,6 @@ from typing import NamedTuple
 
 from headrace.cli.client.acls import Acl
 from headrace.cli.client.quotas import CLIENT_ID, IP, USER
-from headrace.cli.described.data_loss import may_remove_records
 from headrace.cli.described.state import (
     Action,
     ApplyStep,
@@ -31,6 +32,47 @@ from headrace.cli.described.state import (
     Risk,
     TopicState,
 )
+
+FOREVER = -1
+_LIMITS = frozenset(
+    (
+        "retention.ms",
+        "retention.bytes",
+        "table.retention.ms",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.retention.bytes",
+    )
+)
+"""Configs that say how much is kept, in the topic or in its table: a lower value removes records."""
+_POLICIES = frozenset(("cleanup.policy", "log.cleanup.policy"))
+"""Configs that say what removes records: delete, compact."""
+
+
+def may_remove_records(config: str, before: str | None, after: str | None) -> bool:
+    """Return whether records that `before` keeps may be removed by `after`. None: unknown."""
+    if config in _LIMITS:
+        kept, will_keep = _number(before), _number(after)
+        if will_keep == FOREVER:
+            return False
+        return kept is None or will_keep is None or kept == FOREVER or will_keep < kept
+    if config in _POLICIES:
+        return after is None or before is None or not _policies(after) <= _policies(before)
+    return False
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        found = None if text is None else int(text)
+    except ValueError:
+        return None
+    return FOREVER if found is not None and found < 0 else found
+
+
+def _policies(text: str) -> set[str]:
+    return {part.strip().lower() for part in text.split(",") if part.strip()}
+
 
 DENY = "deny"
 NO_FACTS = ClusterAbilities()

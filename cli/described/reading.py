@@ -1,6 +1,6 @@
 """Reads files that describe a cluster, and names everything that is wrong with them at once.
 
-Place: the first step of `headrace cluster plan` and `apply`; documents.py reads YAML, strimzi.py other documents.
+Place: the first step of `headrace cluster plan` and `apply`; documents.py reads YAML, documents.py other documents.
 Invariant: a description is returned only without an error: unknown fields, wrong values and objects that are described
 twice are all named, with file and line.
 """
@@ -17,7 +17,16 @@ import msgspec
 
 from headrace.cli.client.acls import CLUSTER_NAME, Acl
 from headrace.cli.client.quotas import CLIENT_ID, IP, USER, Entity, entity_of
-from headrace.cli.described.documents import FileDocument, FileError, NodePath, read_documents, text_of
+from headrace.cli.described.documents import (
+    FileDocument,
+    FileError,
+    FoundPart,
+    NodePath,
+    is_strimzi,
+    parts_of,
+    read_documents,
+    text_of,
+)
 from headrace.cli.described.schema import (
     AclPart,
     ClusterFile,
@@ -28,7 +37,6 @@ from headrace.cli.described.schema import (
     UserPart,
 )
 from headrace.cli.described.state import ClusterState, FilePlace, Key, ObjectKind, TopicState, UserState, shown_key
-from headrace.cli.described.strimzi import FoundPart, is_strimzi, parts_of
 from headrace.storage.errors import InvalidError
 
 _TOPICS, _CONFIGS = "topics", "clusterConfigs"

@@ -1,9 +1,12 @@
-"""Judges what agents say by HTTP: the clocks of their machines, and whether they are ready.
+"""Judges agents from outside: the addresses that they advertise, their clocks, whether they are ready.
 
-Place: one part of the area cluster of `headrace doctor`. The metastore does not know where an agent's HTTP listener is:
-it is asked at http.port of the settings, on the host that the agent advertises.
-Invariant: reads only: one GET of /readyz for each host. A host that does not answer there is not known, not bad: by
-default the listener is for its own machine.
+Place: one part of the area cluster of `headrace doctor`. The metastore does not know where an agent's HTTP listener
+is: it is asked at http.port of the settings, on the host that the agent advertises.
+Invariant of addresses: reads only. Each address gets a request that any client may send: Metadata without topics, or
+ApiVersions where a login comes first. No login is sent, and certificates are not verified, because nothing secret is
+sent.
+Invariant of HTTP: reads only: one GET of /readyz for each host. A host that does not answer there is not known, not
+bad: by default the listener is for its own machine.
 """
 
 from __future__ import annotations
@@ -11,20 +14,147 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
+import ssl
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from headrace.cli.doctor.certificates import unverified
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.metadata.v4.request import MetadataRequest
+from kio.schema.metadata.v4.response import MetadataResponse
+
+from headrace.agent.cluster.address_check import complaints
+from headrace.cli.client.transport import exchange
+from headrace.cli.doctor.certificates import certificate_of, judge_certificate, unverified
 from headrace.cli.doctor.findings import Area, Finding
+from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
-from headrace.metastore.log.image import AgentImage
+from headrace.metastore.api.agents import Listener
+from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock, within
+from headrace.storage.errors import CorruptError, InvalidError
 
 AREA = Area("cluster")
+CONNECT_SECONDS = 3.0
+ENCRYPTED, ASKS_FOR_LOGIN = (1, 3), (2, 3)
+"""Numbers of security protocols: SSL and SASL_SSL; SASL_PLAINTEXT and SASL_SSL."""
+CLIENT_ID = "headrace-doctor"
+TO_DO = "set advertised.listeners to an address that clients reach; run the doctor where they run"
+
+
+class _SilentError(CorruptError):
+    """A connection was made, and nothing came over it."""
+
+
+class Advertised(NamedTuple):
+    """One address of an agent, and what is wrong with it; `reason` is empty if nothing is."""
+
+    node_id: int
+    listener: Listener
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The address as in advertised.listeners."""
+        return f"{self.listener.name}://{address_text(self.listener.host, self.listener.port)}"
+
+
+async def examine_addresses(
+    image: MetadataImage, settings: Settings, cluster_id: str, in_force: Settings, clock: Clock
+) -> list[Finding]:
+    """Every finding about the addresses of live agents."""
+    live = image.live_agents()
+    advertised = [Advertised(agent.node_id, listener) for agent in live for listener in agent.listeners]
+    reasons = await asyncio.gather(*(why_wrong(each.listener, cluster_id, clock) for each in advertised))
+    judged = [each._replace(reason=reason) for each, reason in zip(advertised, reasons, strict=True)]
+    found = [*judge_addresses(judged), *judge_together(live, settings, in_force)]
+    encrypted = [each for each in judged if each.listener.security_protocol in ENCRYPTED and not each.reason]
+    shown = await asyncio.gather(*(certificate_of(each.listener.host, each.listener.port, clock) for each in encrypted))
+    for each, dates in zip(encrypted, shown, strict=True):
+        whose = f"agent {each.node_id} at {each.text}"
+        found.append(judge_certificate(AREA, whose, dates or "it has none", clock.wall_ms()))
+    return found
+
+
+def judge_addresses(advertised: list[Advertised]) -> Iterator[Finding]:
+    """One line for each address that is wrong; one for all if none is."""
+    for each in advertised:
+        if each.reason:
+            yield AREA.bad("addresses", f"agent {each.node_id} advertises {each.text}: {each.reason}", TO_DO)
+    if advertised and not any(each.reason for each in advertised):
+        found = f"all {len(advertised)} advertised addresses are reached from here, and are of this cluster"
+        yield AREA.ok("addresses", found)
+
+
+def judge_together(live: list[AgentImage], settings: Settings, in_force: Settings) -> Iterator[Finding]:
+    """Return what is wrong with the addresses of several agents together."""
+    told: Mapping[int, list[str]] = {
+        agent.node_id: complaints(
+            agent,
+            [other for other in live if other is not agent],
+            settings.inter_broker_listener_name,
+            is_shared=in_force.advertised_shared,
+        )
+        for agent in live
+    }
+    for node_id, found in told.items():
+        for complaint in found:
+            yield AREA.warn("addresses", f"agent {node_id}: {complaint}", "correct its advertised.listeners")
+
+
+async def why_wrong(listener: Listener, cluster_id: str, clock: Clock) -> str:
+    """Empty if an agent of the cluster answers, or if what answers asks for a login or a certificate first."""
+    try:
+        other = await within(clock, 3 * CONNECT_SECONDS, asyncio.to_thread(_cluster_at, listener))
+    except (TimeoutError, ssl.SSLError, CorruptError, InvalidError, OSError) as error:
+        return _in_words(error)
+    return f"reached, and it belongs to another cluster: {other}" if other not in (None, cluster_id) else ""
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer in {CONNECT_SECONDS:.0f} s"
+    if isinstance(error, ssl.SSLError):
+        if "CERTIFICATE_REQUIRED" in str(error).upper().replace(" ", "_"):
+            return ""
+        return f"reached, and it does not speak TLS: {error.reason or error}"
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return f"reached, and it closed the connection at a Kafka request: {error}"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, _SilentError):
+        return f"reached, and no Kafka request was answered in {CONNECT_SECONDS:g} s: no agent, or its process hangs"
+    return f"reached, and it does not speak Kafka: {error}"
+
+
+def _cluster_at(listener: Listener) -> str | None:
+    """Return the cluster id of what answers there; None if it says none before a login. Errors of the connection, and
+    of `exchange`.
+    """
+    with socket.create_connection((listener.host, listener.port), CONNECT_SECONDS) as plain:
+        try:
+            if listener.security_protocol not in ENCRYPTED:
+                return _ask_listener(plain, listener)
+            with unverified().wrap_socket(plain, server_hostname=listener.host) as secure:
+                return _ask_listener(secure, listener)
+        except TimeoutError:
+            raise _SilentError from None
+
+
+def _ask_listener(connection: socket.socket, listener: Listener) -> str | None:
+    if listener.security_protocol in ASKS_FOR_LOGIN:
+        exchange(connection, CLIENT_ID, ApiVersionsRequest(), ApiVersionsResponse)
+        return None
+    request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+    answer = exchange(connection, CLIENT_ID, request, MetadataResponse)
+    return None if answer.cluster_id is None else str(answer.cluster_id)
+
+
 ASK_SECONDS = 3.0
 DEFAULT_PORT = 9644
 BODY_BYTES_MAX = 64 * 1024

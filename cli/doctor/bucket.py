@@ -22,8 +22,7 @@ import msgspec
 
 from headrace.cli.doctor.certificates import certificate_of, judge_certificate
 from headrace.cli.doctor.deadline import in_time, on_own_loop
-from headrace.cli.doctor.findings import Area, Finding, Level
-from headrace.cli.doctor.remedies import of_bucket
+from headrace.cli.doctor.findings import Area, Finding, Level, of_bucket
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.formatted import FormattedCluster
 from headrace.storage.bucket_properties import bucket_address
@@ -41,7 +40,7 @@ from headrace.storage.objects.open import StoreOptions, open_store, s3_options
 from headrace.storage.objects.store import ByteRange, ObjectStore
 
 if TYPE_CHECKING:
-    from headrace.storage.objects.s3_bucket import BucketRules
+    from headrace.storage.objects.s3_client import BucketRules
 
 AREA = Area("bucket")
 PROBE_BYTES = 1024 * 1024
@@ -102,7 +101,7 @@ async def _examine(
 
 async def _s3(settings: Settings, options: StoreOptions, clock: Clock, *, is_reached: bool) -> list[Finding]:
     """Return what only a bucket on S3 has: its certificate, rules and clock."""
-    from headrace.storage.objects.s3_bucket import bucket_rules, why_no_delete_objects  # here: imports botocore
+    from headrace.storage.objects.s3_client import bucket_rules, why_no_delete_objects  # here: imports botocore
 
     found = await examine_certificate(settings, clock)
     if not is_reached:

@@ -1,7 +1,9 @@
-"""What the bucket has of its cluster: the cluster's id, the bucket's own, the newest life of the metastore, the backup.
+"""What the bucket has of its cluster: the cluster's id, the bucket's own, the newest life, the backup.
 
-Place: read before the metastore is opened, compared with it by the area cluster of `headrace doctor`.
+Place: read before the metastore is opened, compared with it by the area cluster of `headrace doctor`; the backups of
+Postgres are judged in its area postgres, when the bucket is readable.
 Invariant: reads only.
+A backup is known by its record (`headrace backup`), because Postgres does not keep one.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
 from headrace.metastore.api.life import LifeApi
-from headrace.metastore.backups import BackupRecord, read_backup
+from headrace.metastore.backups import BackupRecord, WalArchive, backup_age_s, backup_problem, read_backup
 from headrace.metastore.life.bucket import LifeRecord, Position, newest_life, read_position, with_database
 from headrace.metastore.life.keeper import WRITES
 from headrace.metastore.life.verdict import LifeVerdict, judge
@@ -62,3 +65,18 @@ async def verdict_of(metastore: LifeApi, facts: BucketFacts) -> LifeVerdict:
     if verdict in WRITES and found.bucket_id not in (None, facts.bucket_id):
         return LifeVerdict.OTHER_BUCKET
     return verdict
+
+
+AREA = Area("postgres")
+TO_DO = "docs/operate/BACKUPS.md has recipes, and which file.delete.delay.ms they need"
+
+
+def judge_backup(record: BackupRecord | None, archive: WalArchive, now_ms: int, delay_ms: int) -> Finding:
+    """`now_ms`: since the epoch; `delay_ms`: file.delete.delay.ms as the cluster has it."""
+    problem = backup_problem(record, archive, now_ms, delay_ms)
+    if record is None:
+        return AREA.warn("backup", str(problem), f"take one and record it: headrace backup; {TO_DO}")
+    if problem is not None:
+        return AREA.warn("backup", problem, f"take backups more often, or raise file.delete.delay.ms; {TO_DO}")
+    age_s = backup_age_s(record, archive, now_ms)
+    return AREA.ok("backup", f"a restore ({record.kind}) would go back {age_s / 3600:.1f} h")

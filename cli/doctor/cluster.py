@@ -1,26 +1,26 @@
-"""Judges the cluster as its metadata log describes it: agents, what they support, and whether clients reach them.
+"""Judges the cluster as its metadata log describes it: agents, what they support, their zones, what is running.
 
-Place: one area of `headrace doctor`, after Postgres was found to be in order.
-Invariant: reads only. What is at the advertised addresses is looked at by addresses.py.
+Place: one area of `headrace doctor`, after Postgres was found to be in order; the console shows the same as alarms.
+agents.py looks at the advertised addresses.
+Invariant of zones: pure. A zone is what an agent registered as broker.rack; clients name theirs as client.rack, or
+in client.id.
+Invariant: reads only; the judges decide on facts alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from headrace.agent.limits.client_rows import RowUse, row_use
-from headrace.cli.doctor.addresses import examine_addresses
-from headrace.cli.doctor.agents import examine_agents
-from headrace.cli.doctor.backups import judge_backup
-from headrace.cli.doctor.bucket_facts import BucketFacts, verdict_of
+from headrace.cli.doctor.agents import examine_addresses, examine_agents
+from headrace.cli.doctor.bucket_facts import BucketFacts, judge_backup, verdict_of
 from headrace.cli.doctor.deadline import in_time
-from headrace.cli.doctor.findings import Area, Finding
-from headrace.cli.doctor.remedies import of_postgres
-from headrace.cli.doctor.running import judge_jobs, judge_life, judge_own_bucket, judge_roles
-from headrace.cli.doctor.zones import judge_zones
+from headrace.cli.doctor.findings import Area, Finding, of_postgres
+from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (
     AGENT_FEATURES,
@@ -29,15 +29,154 @@ from headrace.metastore.api.agents import (
     METADATA_FORMAT,
     SUPPORTED_FEATURES,
 )
+from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.life import KnownBucket
+from headrace.metastore.api.reports import JobCount
+from headrace.metastore.life.own_bucket import ADOPT
+from headrace.metastore.life.verdict import LifeVerdict
+from headrace.metastore.life.watch import REASONS
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.upkeep_watch import overdue_jobs
 from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
 AREA = Area("cluster")
+_ACROSS = "clients of that zone read from other zones, and pay for it"
+
+
+def judge_zones(image: MetadataImage, settings: Settings) -> Iterator[Finding]:
+    """Return a line for each trouble; one for all if there is none; none without live agents or zones.
+
+    `settings`: of this machine; broker.rack and node.id are compared with what is registered.
+    """
+    live = image.live_agents()
+    zones = sorted({agent.rack for agent in live if agent.rack})
+    if not live or not (zones or settings.broker_rack):
+        return
+    found = [*_unnamed(live), *_alike(live, zones), *_in_two_zones(live), *_left(image, zones)]
+    found += _of_this_machine(image, settings, zones)
+    yield from found
+    if not found:
+        yield AREA.ok("zones", f"each live agent is in one of: {', '.join(zones)}")
+
+
+def _unnamed(live: Sequence[AgentImage]) -> Iterator[Finding]:
+    unnamed = [agent.node_id for agent in live if not agent.rack]
+    if unnamed and len(unnamed) < len(live):
+        found = f"agents without a zone: {_ids(unnamed)}; the others have one"
+        yield AREA.warn("zones", found, "set broker.rack (--zone) on each agent")
+
+
+def _alike(live: Sequence[AgentImage], zones: Sequence[str]) -> Iterator[Finding]:
+    """Names that differ in case and punctuation only."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for zone in zones:
+        spellings["".join(c for c in zone.casefold() if c.isalnum())].append(zone)
+    for same in spellings.values():
+        if len(same) > 1:
+            agents = [f"{zone}: {_ids([a.node_id for a in live if a.rack == zone])}" for zone in same]
+            found = f"names of zones that may be one: {'; '.join(agents)}"
+            yield AREA.warn("zones", found, "use the name of the cloud's zone in each broker.rack and client.rack")
+
+
+def _in_two_zones(live: Sequence[AgentImage]) -> Iterator[Finding]:
+    by_host: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for agent in live:
+        if agent.rack and not _is_loopback(agent.host):
+            by_host[agent.host][agent.rack].append(agent.node_id)
+    for host, by_zone in by_host.items():
+        if len(by_zone) > 1:
+            agents = "; ".join(f"{zone}: {_ids(ids)}" for zone, ids in sorted(by_zone.items()))
+            found = f"agents at one host, {host}, name different zones: {agents}"
+            yield AREA.warn("zones", found, "correct broker.rack of one of them, or advertised.listeners")
+
+
+def _left(image: MetadataImage, zones: Sequence[str]) -> Iterator[Finding]:
+    gone: dict[str, list[int]] = defaultdict(list)
+    for agent in image.agents.values():
+        if agent.rack and agent.rack not in zones:
+            gone[agent.rack].append(agent.node_id)
+    for zone, ids in sorted(gone.items()):
+        found = f"no agent of zone {zone} is live (gone: {_ids(ids)}): {_ACROSS}"
+        yield AREA.warn("zones", found, "start one there, or unregister them: headrace cluster unregister -i ID")
+
+
+def _of_this_machine(image: MetadataImage, settings: Settings, zones: Sequence[str]) -> Iterator[Finding]:
+    own = settings.broker_rack
+    agent = None if settings.node_id is None else image.agents.get(settings.node_id)
+    if agent is not None and agent.live and (agent.rack or "") != (own or ""):
+        found = (
+            f"these settings say node.id={agent.node_id} broker.rack={own or 'unset'}, and it runs in zone {agent.rack}"
+        )
+        yield AREA.warn("zones", found, "restart it if broker.rack was changed, else correct node.id or broker.rack")
+    elif own and own not in zones:
+        found = f"these settings say broker.rack={own}, and no live agent is in that zone: {_ACROSS}"
+        yield AREA.warn("zones", found, f"start an agent there, or correct broker.rack (live: {', '.join(zones)})")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _ids(node_ids: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(node_ids)))
+
+
+def judge_own_bucket(known: KnownBucket | None, address: str) -> Finding:
+    """Judge whether the setting `bucket` names the bucket that has the metastore's files."""
+    if known is None:
+        found = "the metastore does not know its bucket yet: another one could be taken for it"
+        return AREA.warn("bucket", found, "start an agent of this version, which records it")
+    if known.address != address:
+        to_do = f"correct bucket; {ADOPT} (docs/operate/POSTGRES.md)"
+        return AREA.bad("bucket", f"the metastore has its files in {known.address}, and this is {address}", to_do)
+    return AREA.ok("bucket", f"the metastore has its files in {address}")
+
+
+def judge_life(verdict: LifeVerdict) -> Finding:
+    """Judge whether agents may write to this Postgres."""
+    if verdict is LifeVerdict.BEGIN:
+        return AREA.warn("life", "this server was promoted, and no agent has begun its life yet", "start an agent")
+    if (reason := REASONS.get(verdict)) is not None:
+        found = f"agents write nothing: {reason}"
+        to_do = "docs/operate/POSTGRES.md: after a restore or a move, headrace migrate --restored"
+        if verdict is LifeVerdict.OTHER_BUCKET:
+            to_do = f"correct bucket; {ADOPT} (docs/operate/POSTGRES.md)"
+        return AREA.bad("life", found, to_do)
+    return AREA.ok("life", "this Postgres is the metastore that the bucket names")
+
+
+def judge_roles(counts: Mapping[str, int]) -> Finding:
+    """`counts`: running processes by role."""
+    if not any(counts.values()):
+        return AREA.warn("compactor", "no process of the cluster is running", "start an agent and a compactor")
+    if not counts.get(COMPACTOR):
+        found = "no process has the role compactor: no records expire, no files are merged and none are deleted"
+        return AREA.bad("compactor", found, "run headrace compactor, or add compactor to process.roles")
+    return AREA.ok("compactor", f"{counts[COMPACTOR]} processes have the role compactor")
+
+
+def judge_jobs(counts: Sequence[JobCount]) -> Iterator[Finding]:
+    """Jobs that wait for too long, and jobs that were given up."""
+    late = overdue_jobs(counts)
+    given_up = sum(each.jobs for each in counts if each.state is JobState.GIVEN_UP)
+    if late:
+        to_do = "start more compactors, or raise compactor.threads (docs/operate/COMPACTION.md)"
+        yield AREA.warn("background work", "; ".join(late), to_do)
+    if given_up:
+        to_do = "the column last_error of the table jobs says why"
+        yield AREA.warn("jobs", f"{given_up} jobs failed ten times and were given up", to_do)
+    if not late and not given_up:
+        yield AREA.ok("background work", "no job waits for long, none was given up")
+
+
 AREA_SECONDS = 90.0
 ANSWER_MS = 5_000
 """The limit of one statement; of the settings if theirs is lower."""

@@ -18,16 +18,15 @@ from rich.text import Text
 from headrace.cli.doctor import bucket, cluster, host, own_settings, postgres, tables
 from headrace.cli.doctor.bucket_facts import BucketFacts, open_bucket_facts
 from headrace.cli.doctor.deadline import in_time, on_own_loop, run_to_end
-from headrace.cli.doctor.findings import Finding, Level
-from headrace.cli.doctor.remedies import of_bucket
+from headrace.cli.doctor.findings import Finding, Level, of_bucket
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.cli.plain_console import PlainConsole
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.diagnosis.hosts import of_the_primary
+from headrace.metastore.postgres.address import url_with_password
+from headrace.metastore.postgres.diagnosis.diagnosis import of_the_primary
 from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster
-from headrace.metastore.postgres.password import url_with_password
 from headrace.storage.client_text import one_line
 from headrace.storage.clock import Clock, SystemClock, within
 from headrace.storage.errors import HeadraceError

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.cli.doctor.findings import Area, Finding
+from headrace.config.cluster_values import settings_that_go
 from headrace.config.settings import Settings
-from headrace.config.settings_that_go import settings_that_go
 
 AREA = Area("settings")
 

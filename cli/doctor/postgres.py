@@ -14,42 +14,45 @@ from contextlib import suppress
 
 import msgspec
 
-from headrace.cli.damage.commands import ways_past
 from headrace.cli.doctor.certificates import Dates, certificate_of, judge_certificate
 from headrace.cli.doctor.deadline import in_time
-from headrace.cli.doctor.findings import Area, Finding, Level
-from headrace.cli.doctor.hosts import judge_hosts, judge_no_connection, judge_standby_lags
-from headrace.cli.doctor.remedies import of_postgres
-from headrace.cli.doctor.server import judge_locks, judge_pooler, judge_rights, judge_server, judge_tables
-from headrace.cli.times import iso_time
+from headrace.cli.doctor.findings import Area, Finding, Level, of_postgres, ways_past
+from headrace.cli.doctor.servers import (
+    judge_hosts,
+    judge_locks,
+    judge_no_connection,
+    judge_pooler,
+    judge_rights,
+    judge_server,
+    judge_standby_lags,
+    judge_tables,
+)
+from headrace.cli.tables import iso_time
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
-from headrace.metastore.api.damage import ListedDamage
-from headrace.metastore.api.standbys import END_THE_WAIT
-from headrace.metastore.postgres.address import parsed
+from headrace.metastore.api.compaction import ListedDamage
+from headrace.metastore.api.metastore import END_THE_WAIT
+from headrace.metastore.postgres.address import parsed, url_with_password
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.damage.damage import list_damage
 from headrace.metastore.postgres.diagnosis.diagnosis import (
+    HostState,
     LeftAside,
+    find_pooler,
     left_aside,
     locked_tables,
+    look_at_hosts,
+    look_at_several,
     missing_rights,
+    of_the_primary,
+    places_with_tls,
     server_state,
     spill,
     standby_lags,
     table_states,
 )
-from headrace.metastore.postgres.diagnosis.hosts import (
-    HostState,
-    look_at_hosts,
-    look_at_several,
-    of_the_primary,
-    places_with_tls,
-)
-from headrace.metastore.postgres.diagnosis.pooler import find_pooler
 from headrace.metastore.postgres.formatted import formatted_cluster_id
-from headrace.metastore.postgres.migration_plan import plan_migration
-from headrace.metastore.postgres.password import url_with_password
+from headrace.metastore.postgres.migrate import plan_migration
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.server_check import check_encoding
 from headrace.metastore.postgres.standbys.standbys import commit_wait

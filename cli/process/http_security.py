@@ -1,7 +1,7 @@
 """Decide who may read the pages of the HTTP listener, and its encryption.
 
 Place: around the application of http_app.py; uvicorn calls HttpHandshakes for each connection, in place of the class of
-http_connection.py, which has the limits.
+http_server.py, which has the limits.
 Invariant: with authentication every path but OPEN_PATHS needs a token of the file, or a certificate that the trust
 store's sign; a path that is added later needs one, too. A request is judged before any of its pages runs.
 Each connection gets the newest certificates, and open ones are not touched. A connection waits for its client until its
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.agent.access.file_watch import FileWatch
 from headrace.agent.access.tls import ReloadedContext, server_context
 from headrace.agent.listener.tls_protocol import TlsProtocol
-from headrace.cli.process.http_connection import HAS_CERTIFICATE, BoundedConnection, HttpWait
+from headrace.cli.process.http_server import HAS_CERTIFICATE, BoundedConnection, HttpWait
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
 from headrace.config.settings import Settings

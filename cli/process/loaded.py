@@ -1,6 +1,6 @@
 """All that an agent imports, loaded in one go.
 
-Place: before anything of an agent runs: in its own process, or in the fork server of cli/forked_agent.py.
+Place: before anything of an agent runs: in its own process, or in the fork server of cli/children.py.
 Invariant: no thread and no connection is opened here. What is loaded is never collected, so that forked processes
 share its memory.
 """

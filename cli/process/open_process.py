@@ -20,15 +20,11 @@ from headrace.agent.produce.trace import FileTrace
 from headrace.agent.serve.broker import Broker
 from headrace.agent.serve.controller.controller_role import ControllerRole
 from headrace.agent.serve.paths import PathObservers
-from headrace.cli.process.dependencies import Dependencies
-from headrace.cli.process.readiness import NoPeers
-from headrace.cli.process.role import MainRole, Role
-from headrace.cli.process.shell import ProcessShell, ProcessWatches
+from headrace.cli.process.http_app import NoPeers
+from headrace.cli.process.shell import Dependencies, MainRole, ProcessShell, ProcessWatches, Role, until_available
 from headrace.cli.process.tracing import Tracing, open_tracing
-from headrace.cli.process.waiting import until_available
 from headrace.config.errors import ConfigError
-from headrace.config.exposure import exposures, http_exposures
-from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, roles
+from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, exposures, http_exposures, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.keeper import LifeKeeper
@@ -40,8 +36,8 @@ from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.metastore.upkeep_watch import UpkeepWatch
 from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.objects.measured import PutOutcomes
 from headrace.storage.objects.open import StoreOptions, open_store
-from headrace.storage.objects.put_outcomes import PutOutcomes
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
@@ -102,7 +98,7 @@ def compose_process(context: ProcessContext, *, bucket: str = "", tracing: Traci
 
 def _background(context: ProcessContext, wanted: Set[str]) -> list[MainRole]:
     """The roles of a process without clients; the first represents it."""
-    from headrace.jobs.metrics import JobMetrics
+    from headrace.jobs.runner import JobMetrics
 
     found: list[MainRole] = []
     job_metrics = JobMetrics(context.clock, context.registry)
@@ -186,7 +182,7 @@ def _next_to(
     """Background work next to other roles."""
     if COMPACTOR not in roles(context.settings):
         return []
-    from headrace.cli.process.worker_thread import WorkerThread
+    from headrace.cli.process.compactor_role import WorkerThread
 
     return [[WorkerThread(context, life, node_id, image)]]
 

@@ -17,20 +17,17 @@ from headrace import __version__
 from headrace.agent.access.audit import open_audit_log
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
 from headrace.cli.output import write
-from headrace.cli.process.allocator_tuning import tune_allocator
-from headrace.cli.process.log_format import FORMATTERS, Writer
-from headrace.cli.process.log_length import LengthFilter
-from headrace.cli.process.log_repetition import RepetitionFilter
+from headrace.cli.process.heap import tune_allocator
+from headrace.cli.process.logs import FORMATTERS, LengthFilter, RepetitionFilter, Writer
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.broker_configs import holds_secret
-from headrace.config.cluster_values import setting_text
+from headrace.config.cluster_values import setting_text, settings_that_go
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners, roles
 from headrace.config.memory_budget import over_container
 from headrace.config.settings import Settings
-from headrace.config.settings_that_go import settings_that_go
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 

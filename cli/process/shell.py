@@ -1,6 +1,14 @@
-"""One process: its connections, its HTTP server, and the order in which roles start and stop.
+"""One process: what it depends on, its HTTP server, the order in which roles start or stop.
 
 Place: made by open_process.py, run by serve.py; benchmarks and tests run it inside their process.
+agent/serve/broker.py, agent/serve/controller/controller_role.py and compactor_role.py implement roles.
+open_process.py makes the dependencies before the roles, as an agent reports to others what its process reaches.
+Invariant of dependencies: the bucket counts as answering only if it can be read and written
+(storage/objects/measured.py).
+Invariant of the wait at the start: only what certainly did nothing is tried again; the wait ends after
+initial.broker.registration.timeout.ms.
+Invariant of a role: a role closes no connection that it was given. `drain` and `close` are safe in any state, also
+after a failed `start`.
 Invariant: roles start one after another. They stop by member: all roles of a member drain, then they close in the
 reverse order of their start. Members stop at the same time: serving clients and background work share nothing.
 Connections close last.
@@ -9,32 +17,127 @@ Connections close last.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.limits.memory_metrics import watch_memory
-from headrace.cli.process.dependencies import Dependencies
-from headrace.cli.process.http_app import make_app
-from headrace.cli.process.http_connection import bounded
+from headrace.cli.process.heap import IdleHeap
+from headrace.cli.process.http_app import Part, PeerReports, Readiness, make_app
 from headrace.cli.process.http_security import HttpSecurity
-from headrace.cli.process.http_server import HttpServer, ask
-from headrace.cli.process.idle_heap import IdleHeap
-from headrace.cli.process.readiness import Part, PeerReports, Readiness
-from headrace.cli.process.role import MainRole, Role
-from headrace.cli.process.waiting import until_available
+from headrace.cli.process.http_server import HttpServer, ask, bounded
 from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
+from headrace.config.settings import Settings
 from headrace.metastore.life.own_bucket import require_bucket, require_files
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.metastore.upkeep_watch import UpkeepWatch
+from headrace.storage.clock import Clock
+from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch, NotReady
+from headrace.storage.errors import NotFoundError, RetryableError
+from headrace.storage.objects.measured import PROBE_KEY, PutOutcomes
+
+METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
+"""Pauses between readiness probes: a cheap query and a commit, a GET, and a small PUT when it is due."""
+
+
+class Dependencies:
+    """Of one process."""
+
+    def __init__(self, context: ProcessContext, own_failure: Callable[[], str | None]) -> None:
+        """`own_failure`: why the heartbeats of the process's agent fail, although probes may be answered."""
+        store, metastore, clock = context.store, context.metastore, context.clock
+        self._puts = store if isinstance(store, PutOutcomes) else PutOutcomes(store, clock)
+        self.metastore = DependencyWatch(
+            METASTORE,
+            probe=metastore.probe_commit,
+            interval_seconds=METASTORE_PROBE_SECONDS,
+            clock=clock,
+            writes_so_far=metastore.commits_made,
+            refusal=metastore.refusal,
+            own_failure=own_failure,
+        )
+        self.bucket = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
+
+    def reached(self) -> frozenset[str]:
+        """The dependencies that answer this process: what it reports to other agents. The next question, a second
+        later, gets what a new look found.
+        """
+        watches = (self.metastore, self.bucket)
+        for watch in watches:
+            watch.look_again()
+        return frozenset(watch.name for watch in watches if watch.answers)
+
+    async def _probe_bucket(self) -> None:
+        with contextlib.suppress(NotFoundError):
+            await self._puts.get(PROBE_KEY)  # as readers do; a HEAD needs fewer rights
+        await self._puts.probe()
+
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 2.0
+"""The pause between two attempts."""
+
+
+async def until_available(what: str, attempt: Callable[[], Awaitable[T]], settings: Settings, clock: Clock) -> T:
+    """The result of `attempt`, repeated while `what` is not available. Errors as `attempt`, in the end also of that."""
+    give_up_at = clock.monotonic() + settings.initial_broker_registration_timeout_ms / 1000
+    while True:
+        try:
+            return await attempt()
+        except RetryableError as error:
+            if clock.monotonic() + RETRY_SECONDS >= give_up_at:
+                raise
+            logger.warning(
+                "%s not available, trying again: seconds_left=%.0f (initial.broker.registration.timeout.ms) error=%s",
+                what,
+                give_up_at - clock.monotonic(),
+                error,
+            )
+            await clock.sleep(RETRY_SECONDS)
+
+
+class Role(Protocol):
+    """Broker, controller or compactor. All methods but `not_ready` run on the process's main loop."""
+
+    title: str
+    """What log lines and /readyz call it."""
+    needs_bucket: bool
+    """Whether the process is ready only while the bucket answers."""
+
+    async def start(self) -> None:
+        """Begin to work. Raises the error that prevented it."""
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Finish the work in progress, within the grace period; the other roles still run."""
+
+    async def close(self, grace_seconds: float) -> None:
+        """Leave and stop, once every role of the same member is drained."""
+
+    def not_ready(self) -> NotReady | None:
+        """Return None while it can take work, as far as it knows itself. Runs on the HTTP thread: reads known state
+        only.
+        """
+
+
+class MainRole(Role, Protocol):
+    """The role that represents its process: broker, else controller, else compactor."""
+
+    def ready_fields(self) -> str:
+        """Its part of the line that the command prints when it is ready."""
+
+    async def status(self) -> dict[str, Any]:
+        """The page /v1/status: for people."""
+
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""

@@ -18,13 +18,11 @@ from headrace.metastore.process_context import ProcessContext
 from headrace.tables.extra import require_tables
 
 if TYPE_CHECKING:
-    from headrace.jobs.metrics import JobMetrics
-    from headrace.jobs.runner import JobRunner
+    from headrace.jobs.runner import JobMetrics, JobRunner
     from headrace.tables.follower import TableFollower
     from headrace.tables.looking import TableReader
     from headrace.tables.metrics import TableMetrics
-    from headrace.tables.upkeep.jobs import UpkeepSchedule
-    from headrace.tables.upkeep.metrics import UpkeepMetrics
+    from headrace.tables.upkeep.jobs import UpkeepMetrics, UpkeepSchedule
 
 
 class TablesRole:
@@ -120,8 +118,7 @@ class TablesRole:
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """Return the runner that does the jobs of upkeep, one at a time."""
         from headrace.jobs.runner import JobRunner, RunnerTerms
-        from headrace.tables.upkeep.jobs import UpkeepJobs
-        from headrace.tables.upkeep.metrics import UpkeepMetrics
+        from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepMetrics
         from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 
         shared = self._process

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from headrace.agent.fetch.steps import FetchSteps
 from headrace.agent.produce.observer import ProduceObserver
+from headrace.config.addresses import shown_address
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
 from headrace.config.settings import Settings
-from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
 
 if TYPE_CHECKING:

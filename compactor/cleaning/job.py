@@ -25,16 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace.compactor.cleaning.ending import Ending
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.metrics import CleaningMetrics
-from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
+from headrace.compactor.cleaning.passes import Ending, Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
-from headrace.compactor.cleaning.rewrite import CleaningPass, judge, note_keys
-from headrace.compactor.cleaning.transactions import EndedTransactions
+from headrace.compactor.cleaning.rewrite import CleaningPass, EndedTransactions, judge, note_keys
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
-from headrace.compactor.policy import LAST_LEVEL
+from headrace.compactor.planner import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
 from headrace.compactor.take_over import Uploads
 from headrace.config.settings import Settings

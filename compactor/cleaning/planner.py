@@ -46,7 +46,7 @@ from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

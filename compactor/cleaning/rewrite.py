@@ -1,21 +1,29 @@
-"""Decide which records of a batch stay when its partition is cleaned by key, and the batches that are made of them.
-Pure.
+"""Decide which records of a batch stay when its partition is cleaned by key, in which batches they are written.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
+How transactions ended is known from the metastore's ranges, read after the extents of the pass. Pure.
+Invariant of transactions: a pass ends below the last stable offset, so each transaction with a batch in it has
+ended: by an abort if a range says so, else by a commit. No reader sees a batch below the log start, and its range
+may be gone: it counts as aborted. A committed batch that is written again belongs to no transaction, so nothing
+depends on its marker; a marker goes only below the offset through which all extents were cleaned before the pass
+began, together with its range: no batch of its transaction is left then. The marker that ends the log stays
+(passes.py).
+Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). The record that ends the log stays, of any kind (docs/decisions/0093): a reader's
-position reaches the high watermark only by a record or marker before it. Offsets, order, timestamps and their type do
-not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
-around it, or to a batch without records, so a reader at any offset continues.
-A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
-before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
-pass, even if an unfinished pass gave it an earlier one: a reader that just saw the record before it has
-delete.retention.ms from now.
+nothing and goes. The record that ends the log stays, of any kind (docs/decisions/0093): a reader's position reaches
+the high watermark only by a record or marker before it. Offsets, order, timestamps and their type do not change.
+Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch around it,
+or to a batch without records, so a reader at any offset continues. A delete marker goes only if its horizon has
+passed and it is below the offset through which all extents were cleaned before the pass began: no earlier record of
+its key is left then. A marker above that offset gets the horizon of the pass, even if an unfinished pass gave it an
+earlier one: a reader that just saw the record before it has delete.retention.ms from now.
 Source: KIP-58, KIP-534; Kafka's Cleaner.shouldRetainRecord.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -23,14 +31,54 @@ import numpy
 from numpy.typing import NDArray
 
 from headrace.compactor.cleaning.key_map import KeyMap
-from headrace.compactor.cleaning.transactions import NONE_ENDED, EndedTransactions
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
+from headrace.metastore.api.read import AbortedRange, Extent
+from headrace.metastore.transactions import render_marker
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, read_header
 from headrace.storage.segment.verified import SoundBatch
+
+
+class EndedTransactions:
+    """The aborted transactions of one partition, and its log start."""
+
+    def __init__(self, aborted: Iterable[AbortedRange] = (), log_start_offset: int = 0) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for one in sorted(aborted, key=lambda one: one.first_offset):
+            self._ranges[one.producer_id].append((one.first_offset, one.last_offset))
+        self._log_start_offset = log_start_offset
+
+    def hide(self, batch: SoundBatch) -> bool:
+        """Return whether no record of the batch was committed."""
+        header = batch.header
+        if not header.is_transactional:
+            return False
+        if batch.last_offset < self._log_start_offset:
+            return True
+        ranges = self._ranges.get(header.producer_id, [])
+        before = bisect_right(ranges, (batch.offset, 1 << 62))
+        return before > 0 and batch.offset < ranges[before - 1][1]
+
+
+NONE_ENDED = EndedTransactions()
+
+
+def marker_batch(extent: Extent) -> SoundBatch:
+    """A marker as it would be stored."""
+    return SoundBatch(memoryview(bytearray(render_marker(extent))), extent.base_offset, extent.leader_epoch)
+
+
+def marker_horizon_ms(extent: Extent, *, cleaned_offset: int, now_ms: int, delete_retention_ms: int) -> int | None:
+    """Return the time until which a marker has to stay at least; None: it goes now. Times on the
+    database's clock.
+    """
+    if extent.base_offset >= cleaned_offset:
+        return now_ms + delete_retention_ms
+    until_ms = extent.position + delete_retention_ms
+    return until_ms if until_ms > now_ms else None
 
 
 class LaterRecords(Protocol):

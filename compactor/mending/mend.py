@@ -1,16 +1,20 @@
 """Give a damaged extent a sound copy in another file, at the same offsets.
 
-    look     read the extent until it is known what is damaged, and find the sound batches of that (sources.py)
-    replace  write a segment file with the sound batches, and for each damaged piece those that were found, or (if the
-             caller skips) a batch without records that covers its offsets; the file takes over by the swap of every
-             merge, under a job's lease
+Place: `headrace damage`. `headrace damage skip` leaves an object in the bucket for each extent, for people who ask
+later which records are lost.
 
-Place: `headrace damage`.
-Invariant: offsets never change, and every batch that is not damaged is in the copy, byte for byte. Nothing is written
-for an extent that is sound, that reads give differently, or that the store refuses to give. A damaged piece is skipped
-only if the caller says so; the marker of an aborted transaction in it is written again from the metastore, because
-consumers would take later records of its producer for aborted. If the process crashes before the swap, the extent stays
-as it is, and the cleanup ends the file (segment_cleanup.py).
+  look     read the extent until it is known what is damaged, and find the sound batches of that (sources.py)
+  replace  write a segment file with the sound batches, and for each damaged piece those that were found, or (if the
+           caller skips) a batch without records that covers its offsets; the file takes over by the swap of every
+           merge, under a job's lease
+
+Invariant: offsets never change, and every batch that is not damaged is in the copy, byte for byte. Nothing is
+written for an extent that is sound, that reads give differently, or that the store refuses to give. A damaged piece
+is skipped only if the caller says so; the marker of an aborted transaction in it is written again from the
+metastore, because consumers would take later records of its producer for aborted. If the process crashes before the
+swap, the extent stays as it is, and the cleanup ends the file (compactor/segments.py).
+Invariant of what was skipped: written before the swap, and again after it with its outcome: if the process crashes
+in between, `begun` is left, and the audit trail says whether the swap was done.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from headrace.compactor.mending.sources import SOURCES_MAX, Stored, Wanted, from_own_bytes, search, stored
 from headrace.compactor.merge import MergedFile
@@ -29,7 +35,7 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, is_in_file, run_of
 from headrace.metastore.api.reports import AuditedFile, PartitionName
-from headrace.metastore.transactions.markers import Marker, marker_file_id, render_marker
+from headrace.metastore.transactions import Marker, marker_file_id, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
@@ -224,3 +230,60 @@ def _wanted(examined: Examined, extent: Extent) -> Iterator[Wanted]:
     for before, piece, behind in zip(pieces, pieces[1:], pieces[2:], strict=False):
         if piece is not None and piece.why:
             yield Wanted(piece, data(piece), *(stored(data(each)) if each else None for each in (before, behind)))
+
+
+PREFIX = "metastore/skipped-damage/"
+
+
+class LostRange(msgspec.Struct, frozen=True):
+    """Damaged offsets, and what their header said: not to be trusted, None if it was not even a header."""
+
+    first_offset: int
+    last_offset: int
+    why: str
+    records: int | None
+    producer_id: int | None
+    max_timestamp: int | None
+
+
+class Skipped(msgspec.Struct):
+    """One extent that lost records. `outcome`: begun, done, or lost if the extent was replaced or removed meanwhile."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition_index: int
+    file_id: uuid.UUID
+    position: int
+    length: int
+    wall_ms: int
+    ranges: list[LostRange]
+    outcome: str = "begun"
+
+
+def lost_ranges(pieces: Sequence[Piece]) -> list[LostRange]:
+    """Return what is lost with damaged pieces."""
+    return [
+        LostRange(
+            piece.base_offset,
+            piece.last_offset,
+            piece.why,
+            piece.claim.record_count if piece.claim else None,
+            piece.claim.producer_id if piece.claim else None,
+            piece.claim.max_timestamp if piece.claim else None,
+        )
+        for piece in pieces
+    ]
+
+
+def skipped(topic: str, topic_id: uuid.UUID, partition_index: int, look: ExtentLook, wall_ms: int) -> Skipped:
+    """Return the entry of what a replacement leaves out."""
+    extent = look.extent
+    place = (extent.file_id, extent.position, extent.length)
+    ranges = lost_ranges([one.piece for one in look.lost])
+    return Skipped(topic, topic_id, partition_index, *place, wall_ms, ranges)
+
+
+async def write_skipped(store: ObjectStore, entry: Skipped) -> None:
+    """Write or overwrite it. What the store raises."""
+    key = f"{PREFIX}{entry.file_id}-{entry.position}-{entry.ranges[0].first_offset}.json"
+    await store.put(key, msgspec.json.encode(entry))

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from headrace.compactor.mending.mend import Mending
-from headrace.metastore.api.damage import ListedDamage
+from headrace.metastore.api.compaction import ListedDamage
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import ALL_BYTES, DataExtent, ExtentQuery, PartitionExtents, is_in_file, run_of
 from headrace.metastore.api.reports import PartitionName

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headrace.metastore.api.damage import RepairSource
+from headrace.metastore.api.compaction import RepairSource
 from headrace.metastore.api.reports import PartitionName
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key

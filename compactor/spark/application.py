@@ -28,7 +28,6 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import decode_cleaning
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.spark.cleaning import SparkCleaner
 from headrace.compactor.spark.driver import (
@@ -39,16 +38,15 @@ from headrace.compactor.spark.driver import (
     run_driver,
 )
 from headrace.compactor.spark.source import SparkCompactor
-from headrace.compactor.worker import REQUESTS_PER_S
+from headrace.compactor.worker import REQUESTS_PER_S, pace
 from headrace.config.cluster_values import in_force
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_LARGE, COMPACT_LARGE
 from headrace.jobs.lease import Lease
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import LEASE_MS, JobHandler, JobRunner, RunnerTerms
+from headrace.jobs.runner import LEASE_MS, JobHandler, JobMetrics, JobRunner, RunnerTerms
 from headrace.metastore.api.jobs import Job, JobApi
-from headrace.metastore.life.following import follow_life
 from headrace.metastore.life.own_bucket import require_bucket
+from headrace.metastore.life.watch import follow_life
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.process_context import ProcessContext

@@ -32,17 +32,14 @@ from numpy.typing import NDArray
 from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
-from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, keyed_records
-from headrace.compactor.cleaning.transactions import EndedTransactions
+from headrace.compactor.cleaning.rewrite import CleaningPass, EndedTransactions, JudgedBatch, judge, keyed_records
 from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
-from headrace.compactor.policy import LAST_LEVEL
+from headrace.compactor.planner import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
-from headrace.compactor.spark.reserved import PartIds, store_reserved
-from headrace.compactor.spark.store import throttled_store
+from headrace.compactor.spark.parts import PartIds, store_reserved, throttled_store
 from headrace.compactor.take_over import store_merged
-from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
-from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.compaction import DamagedExtent, NewFile, Swap, SwapInput
 from headrace.metastore.api.read import AbortedRange, DataExtent, is_in_file
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector

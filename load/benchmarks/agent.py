@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.produce.trace import FileTrace
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
@@ -34,9 +34,8 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator
 from load.benchmarks.store import sink
 from load.harness import Benchmark, BenchmarkRun
 

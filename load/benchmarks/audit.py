@@ -26,14 +26,14 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
-from headrace.compactor.audit_archive import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import PolicyLimits
+from headrace.compactor.segments import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import ARCHIVE_AUDIT_MS, ARCHIVE_AUDIT_ROWS
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
+from headrace.metastore.audit_trail import BLOCK_RECORDS
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition

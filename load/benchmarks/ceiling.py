@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import FileCommit

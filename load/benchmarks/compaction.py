@@ -18,9 +18,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
@@ -30,7 +29,7 @@ from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector

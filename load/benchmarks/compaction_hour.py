@@ -14,7 +14,7 @@ import asyncio
 from dataclasses import dataclass
 
 from headrace.compactor.audit import Audit
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import PolicyLimits
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from load.benchmarks.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate

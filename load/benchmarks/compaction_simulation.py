@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from headrace.compactor.planner import LAST_LEVEL, PolicyLimits, choose
 from headrace.compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
 from headrace.metastore.api.compaction import FileFacts
 from headrace.storage.file_id import new_file_id

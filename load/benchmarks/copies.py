@@ -20,7 +20,7 @@ from pathlib import Path
 
 import crc32c
 
-from headrace.cli.process.allocator_tuning import tune_allocator
+from headrace.cli.process.heap import tune_allocator
 from load.harness import Benchmark, BenchmarkRun
 
 MIB = 1 << 20

@@ -1,7 +1,7 @@
 """What hedged PUTs change in the tail of a flush file's upload: p50, p99 and p99.9 with and without, in turns.
 
 Place: `python -m load hedges`. The store is the one of an agent, on the S3 server and the latency proxy of
-`headrace bench` (cli/bench/s3_rig.py): log-normal waits; at sigma 0.5 their p99 is 3.2 times the median.
+`headrace bench` (cli/bench/headrace_target.py): log-normal waits; at sigma 0.5 their p99 is 3.2 times the median.
 Invariant: the rounds of both take turns on one server. The first PUTs of a round, which teach the policy, do not count.
 """
 
@@ -12,12 +12,11 @@ import asyncio
 import os
 import random
 
-from headrace.cli.bench.s3_rig import REGION, S3Rig, open_s3_rig, with_credentials
-from headrace.cli.bench.target_options import S3Latency
+from headrace.cli.bench.headrace_target import REGION, S3Rig, open_s3_rig, with_credentials
+from headrace.cli.bench.targets import S3Latency
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key
-from headrace.storage.objects.hedge_policy import SAMPLES_MIN
-from headrace.storage.objects.hedging import HEDGES
+from headrace.storage.objects.hedging import HEDGES, SAMPLES_MIN
 from headrace.storage.objects.measured import REQUESTS
 from headrace.storage.objects.open import StoreOptions, open_store
 from load.harness import Benchmark, BenchmarkRun

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from load.dev_server import DevServer
 from load.harness import Benchmark, BenchmarkRun
 

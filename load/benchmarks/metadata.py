@@ -39,8 +39,7 @@ from headrace.metastore.log.kip631_records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
-from headrace.metastore.log.partition_records import encode_plain_partition
-from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.records import encode_plain_partition, encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -1,9 +1,9 @@
 """What the S3 server of `headrace bench` with `bucket=s3` gives by itself: PUTs and GETs, without Headrace.
 
 Place: `python -m load s3_rig`. The client is tests/tools/go-s3/load with presigned URLs; server and proxy are
-those of cli/bench/s3_rig.py. Headrace cannot be faster on this rig than this client: a goal in MB/s is the wanted
-figure or 80 % of the rig's, whichever is less. Rows without the proxy take turns with the others, and show whether the
-proxy is the limit.
+those of cli/bench/headrace_target.py. Headrace cannot be faster on this rig than this client: a goal in MB/s is the
+wanted figure or 80 % of the rig's, whichever is less. Rows without the proxy take turns with the others, and show
+whether the proxy is the limit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import json
 import statistics
 from typing import NamedTuple
 
-from headrace.cli.bench.process_usage import ProcessUsage
-from headrace.cli.bench.s3_rig import BUCKET, S3Rig, find_program, open_s3_rig, s3_client
-from headrace.cli.bench.target_options import S3Latency
+from headrace.cli.bench.headrace_target import BUCKET, S3Rig, find_program, open_s3_rig, s3_client
+from headrace.cli.bench.targets import S3Latency
+from headrace.cli.bench.window import ProcessUsage
 from load.harness import Benchmark, BenchmarkRun
 
 LOAD = "headrace-s3-load"

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cli.cost.data import Constants, measured
-from headrace.cli.cost.model import CORE_SHARE, MIB, Needs, Workload, group_needs, needs
+from headrace.cli.cost.model import CORE_SHARE, MIB, Constants, Needs, Workload, group_needs, measured, needs
 from load.harness import Benchmark, BenchmarkRun
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "SCALE.md"

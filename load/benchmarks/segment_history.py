@@ -24,7 +24,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.rendering import audit_record, log_record

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.cli.bench.process_usage import ProcessUsage
+from headrace.cli.bench.window import ProcessUsage
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from headrace.cli.bench.process_usage import ProcessUsage
+from headrace.cli.bench.window import ProcessUsage
 from load.dev_server import DevServer
 from load.harness import Benchmark, BenchmarkRun
 from tests.tools import SPARK_KAFKA_JARS, why_missing

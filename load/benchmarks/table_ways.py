@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 from confluent_kafka import Producer
 
-from headrace.cli.bench.process_usage import ProcessUsage
+from headrace.cli.bench.window import ProcessUsage
 from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog

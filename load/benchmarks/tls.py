@@ -20,10 +20,9 @@ from typing import Any
 
 import confluent_kafka
 
-from headrace.cli.bench.process_usage import ProcessUsage
-from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec
-from headrace.cli.bench.targets import MeasuredTarget, open_target
+from headrace.cli.bench.targets import DEV, KAFKA, MeasuredTarget, TargetSpec, open_target
 from headrace.cli.bench.topic_admin import create_topic, delete_topic
+from headrace.cli.bench.window import ProcessUsage
 from headrace.config.free_ports import free_ports
 from load.harness import Benchmark, BenchmarkRun
 from load.self_signed import write_certificate

@@ -23,7 +23,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.cleaning import CleaningQuery
 from headrace.metastore.api.segment_states import RemoteLogSegmentState
 from headrace.metastore.segment_logs.migration import rekey, replay
-from headrace.metastore.segment_logs.projection import StreamRecord
+from headrace.metastore.segment_logs.projection import StreamRecord, update_of
 from headrace.metastore.segment_logs.records import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
@@ -32,7 +32,6 @@ from headrace.metastore.segment_logs.records import (
     encode,
     key_of,
 )
-from headrace.metastore.segment_logs.updates import update_of
 from load.benchmarks.commit import CommitBench, opened
 from load.harness import Benchmark, BenchmarkRun
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from load.demo.consuming import Consumed
 from load.demo.producing import Produced
 from load.dev_server import DevServer

@@ -21,9 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, COMPACT, COMPACT_LARGE

@@ -21,9 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.kinds import CLEAN, COMPACT, COMPACT_LARGE
 from headrace.jobs.lease import Lease
@@ -32,7 +31,7 @@ from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key

@@ -9,8 +9,7 @@ leaves what is inside open, for the next one who borrows it.
 from __future__ import annotations
 
 from headrace.storage.clock import Clock
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator
 
 
 class CountingStore(StoreDecorator):

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.frame import Frame
-from headrace.client.messages import ApiMessage, message
+from headrace.client.messages import ApiMessage, Frame, message
 from headrace.protocol.api_keys import ApiKey
 
 HEARTBEAT = message(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1)

@@ -36,7 +36,7 @@ from headrace.agent.topics.metadata.find_coordinator import GROUP, FindCoordinat
 from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupListing
-from headrace.metastore.api.transaction_state import ProducerEpoch, Transaction, TransactionState
+from headrace.metastore.api.transactions import ProducerEpoch, Transaction, TransactionState
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import AccessControlRecord, EntityData

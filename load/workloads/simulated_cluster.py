@@ -19,14 +19,11 @@ import psycopg
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.audit import Audit, audit
-from headrace.compactor.compact import Compactor
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.compact import CompactionMetrics, Compactor
+from headrace.compactor.janitor import Janitor, JanitorMetrics
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
-from headrace.compactor.planner import Planner
-from headrace.compactor.policy import PolicyLimits
-from headrace.compactor.undecided import Undecided
+from headrace.compactor.permit import Undecided
+from headrace.compactor.planner import Planner, PolicyLimits
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import COMPACT, DELETE_DEAD_FILES, PLAN_COMPACTION
 from headrace.jobs.lease import Lease

@@ -1,22 +1,140 @@
-"""The cluster as a whole: its log and agents, and what is the same for all of them.
+"""The cluster as a whole: its log, its agents, what is the same for all of them.
 
 Place: under agent/cluster; background workers, the zone cache and commands ask for configs, settings and the secret.
+The metadata log (KIP-631) is under every agent's image of the cluster (agent/cluster/follower.py) and the admin
+requests. Each process reports settings (metastore/setting_reporter.py), the active controller records what all agree
+on (agent/cluster/controller/setting_agreement.py).
+Invariant of the metadata log: the log has no gaps, and its projection in tables changes in the same transaction.
+Invariant of the zone secret: an agent signs with one secret, and accepts every one that another agent may sign with.
+It answers with the secret of the question.
+Invariant of settings: a report says what a file says, not what applies. The value that applies is a ConfigRecord in
+the metadata log; nothing here changes it.
 Order: an agent registers, renews its lease by heartbeats, and leaves.
 Locks: what appends records takes that of the log's head; a growth of the commit shards waits for all writing calls.
-Invariant: the identity never changes in a cluster's life; the count of commit shards only grows, by doublings, between
-two commits: no commit, swap or log start has the locks of one count and the feed of the other (docs/decisions/0077).
+Invariant: the identity never changes in a cluster's life; the count of commit shards only grows, by doublings,
+between two commits: no commit, swap or log start has the locks of one count and the feed of the other
+(docs/decisions/0077).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
-from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
-from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.settings import SettingProposals, SettingReport
-from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
+from headrace.metastore.api.agents import SUPPORTED_FEATURES, AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.storage.errors import InvalidError
+
+
+class MetadataRecord:
+    """Base of all record types (metastore/log/kip631_records.py, own_records.py)."""
+
+    __slots__ = ()
+    record_type: ClassVar[int]
+
+
+class StoredSnapshot(NamedTuple):
+    """`data` is a whole snapshot file (metastore/log/snapshot.py) that replaces the log below `end_offset`."""
+
+    end_offset: int
+    data: bytes
+
+
+class MetadataLogApi(Protocol):
+    """Reading the log, and appending to it (C1)."""
+
+    async def metadata_head(self) -> int:
+        """The next offset of the metadata log."""
+
+    async def metadata_log_start(self) -> int:
+        """The lowest offset that read_metadata still answers."""
+
+    async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
+        """Framed records from `start_offset` on, gap-free; empty at the head.
+
+        TruncatedError below metadata_log_start: start from the newest snapshot.
+        """
+
+    async def newest_snapshot(self) -> StoredSnapshot | None:
+        """The newest snapshot; the record below its end and all after it are still in the log. None: there is none."""
+
+    async def append_records(
+        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
+    ) -> bool:
+        """Append records that have no separate operation, judged against the image at `expected_head`.
+
+        For configs, access control, SCRAM credentials, delegation tokens, quotas, failed replicas, feature
+        levels and partition changes, and the removals of these. False, and nothing happened, when the log's head
+        is another. InvalidError for another type, and for one that the active metadata.format lacks.
+        `controller_epoch`: FencedError unless it is still the active controller's.
+        """
+
+
+T = TypeVar("T")
+
+
+class ZoneSecret(bytes):
+    """What an agent signs with; `other` is accepted too, if there is one."""
+
+    other: bytes | None
+
+    def __new__(cls, own: bytes, other: bytes | None = None) -> Self:
+        made = super().__new__(cls, own)
+        made.other = other
+        return made
+
+
+class Rotation(NamedTuple):
+    """After `step` (added, switched or done); it was not taken while agents in `waits_for` may not know the one
+    before it."""
+
+    step: str
+    waits_for: tuple[int, ...]
+
+
+def opened_with(secret: bytes, read: Callable[[bytes], T]) -> tuple[T, bytes]:
+    """(what `read` returns, the accepted secret with which it did). InvalidError if none fits."""
+    try:
+        return read(secret), secret
+    except InvalidError:
+        other = secret.other if isinstance(secret, ZoneSecret) else None
+        if other is None:
+            raise
+        return read(other), other
+
+
+@dataclass(frozen=True, slots=True)
+class SettingReport:
+    """One running process. `proposals`: name of a cluster setting -> value in its file, or its default."""
+
+    incarnation_id: uuid.UUID
+    process: str
+    """Host and process id, for people."""
+    roles: tuple[str, ...]
+    node_id: int | None
+    """The node id of an agent that has registered."""
+    proposals: Mapping[str, str]
+    features: Mapping[str, int] = field(
+        default_factory=lambda: {name: levels.max_level for name, levels in SUPPORTED_FEATURES.items()}
+    )
+    """The highest level that the process supports."""
+
+
+class SettingProposals(NamedTuple):
+    """What all running processes report together."""
+
+    undecided: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """Settings without a value: name -> proposed value -> processes that propose it."""
+    role_counts: Mapping[str, int]
+    """Role -> running processes with it."""
+    unreported_agents: int
+    """Unfenced agents without a report: of an older version, or just starting or stopping."""
+
+    @property
+    def disputed(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """The undecided settings that running processes disagree about."""
+        return {name: proposals for name, proposals in self.undecided.items() if len(proposals) > 1}
 
 
 class ClusterApi(MetadataLogApi, Protocol):

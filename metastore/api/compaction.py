@@ -1,9 +1,12 @@
-"""Compaction's side of the boundary: files that wait to be merged, their live extents, the swap, and what is damaged.
+"""Compaction's side of the boundary: files that wait to be merged, live extents, the swap, damage.
 
-Place: called by the compactor's planner and by the workers that run its jobs, here or on Spark; damage.py says who
-notes damage and who reads of it.
-Invariant: an extent is replaced only while exactly its inputs are still there, under the job's epoch. So a
-swap can be repeated, interrupted or raced, and readers see either the old extents or the new one.
+Place: called by the compactor's planner and by the workers that run its jobs, here or on Spark. Jobs that read an
+extent in order to write it again (compactor/), and agents that read it for consumers, note damage; the planners,
+doctor and `headrace damage` read it.
+Invariant of damage: damage is of one extent. It holds back neither the file's other extents nor other partitions. An
+extent that was merely altered on its way is not damaged (storage/segment/verified.py says when bytes are).
+Invariant: an extent is replaced only while exactly its inputs are still there, under the job's epoch. So a swap can
+be repeated, interrupted or raced, and readers see either the old extents or the new one.
 Units: sizes in bytes, ages and times in milliseconds on the database's clock.
 """
 
@@ -14,9 +17,63 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.damage import DamagedExtent, FoundDamage, ListedDamage, RepairSource
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
+
+
+class DamageKind(enum.IntEnum):
+    """What is wrong with the extent. Numbers are SQL's."""
+
+    ALTERED = 0
+    """The object has other bytes than were stored: each of several reads returned the same wrong ones."""
+    MISSING = 1
+    """The object is gone."""
+    REFUSED = 2
+    """The object store refuses this object, for longer than a worker waits: the bytes may be as they were stored."""
+
+
+class DamagedExtent(NamedTuple):
+    """An extent as its row describes it, and why it could not be read. Position and length in bytes."""
+
+    file_id: uuid.UUID
+    position: int
+    length: int
+    partition_key: int
+    base_offset: int
+    last_offset: int
+    kind: DamageKind
+    why: str
+
+
+class FoundDamage(NamedTuple):
+    """A damaged extent, and the offsets in it that cannot be read: at most all of them."""
+
+    extent: DamagedExtent
+    first_offset: int
+    last_offset: int
+
+
+class ListedDamage(NamedTuple):
+    """A damaged extent as people see it. Times in ms on the database's clock."""
+
+    topic: str
+    partition_index: int
+    extent: Extent
+    kind: DamageKind
+    why: str
+    first_offset: int
+    last_offset: int
+    found_ms: int
+    checked_ms: int
+
+
+class RepairSource(NamedTuple):
+    """A file that may have the sound bytes of a damaged one. Offsets are those of one segment in it; -1: not known."""
+
+    file_id: uuid.UUID
+    size: int
+    start_offset: int
+    end_offset: int
 
 
 class FileFacts(NamedTuple):
@@ -108,7 +165,7 @@ class CompactionApi(Protocol):
         """Return up to `limit` of the oldest live files of each level but the last, and of the
         last those after `scan_from`.
 
-        Files with damaged extents only are left out (metastore/api/damage.py). O(limit).
+        Files with damaged extents only are left out (metastore/api/compaction.py). O(limit).
         """
 
     async def unfinished_payloads(self, *kinds: str) -> list[list[bytes]]:

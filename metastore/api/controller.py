@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 
 
 class ControllerLease(NamedTuple):

@@ -1,9 +1,12 @@
-"""Consumer groups: which agent coordinates a group, its saved state, its committed offsets.
+"""Groups of all kinds: their coordinators, saved state, committed offsets, what share groups have done.
 
 Place: under agent/groups.
-Invariant: a group has at most one holder, and no other agent can claim it while the holder is a live agent
-that has not released it. Every write names the claim's epoch, which no other claim ever gets. So an answer
-from the holder's memory, or a write of it, cannot conflict with those of its successor.
+Invariant of share groups: every write names the claim's epoch, so a successor's claim fences it. The whole state of
+a partition is written each time, under a revision: to repeat a write with an unknown outcome is harmless, and one
+that arrives after a later one stores nothing.
+Invariant: a group has at most one holder, and no other agent can claim it while the holder is a live agent that has
+not released it. Every write names the claim's epoch, which no other claim ever gets. So an answer from the holder's
+memory, or a write of it, cannot conflict with those of its successor.
 If the holder crashes, the group is free after its lease expired (claim_group.sql).
 """
 
@@ -13,7 +16,58 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition, StoredShareState
+from headrace.metastore.share_states import GroupProgress
+
+
+class StoredSharePartition(NamedTuple):
+    """`start_offset`: every record before it is done. `kept`: the coordinator's own, about those from it on."""
+
+    partition_key: int
+    start_offset: int
+    kept: bytes
+
+
+class LoadedSharePartition(NamedTuple):
+    """`high_watermark`: of the same snapshot; what is known of records from it on is of a life that is over.
+    `begun_offset`: the lowest offset at which the group began."""
+
+    partition_key: int
+    start_offset: int
+    kept: bytes
+    high_watermark: int
+    begun_offset: int = 0
+
+
+class ShareState(NamedTuple):
+    """What a share group has done in one partition, as of a stored write. A later write has a larger
+    (coordinator_epoch, revision).
+    """
+
+    group_id: str
+    partition_key: int
+    coordinator_epoch: int
+    revision: int
+    begun_offset: int
+    start_offset: int
+    kept: bytes
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Group id and partition key."""
+        return self.group_id, self.partition_key
+
+    @property
+    def progress(self) -> GroupProgress:
+        """How far the group is."""
+        return GroupProgress(self.start_offset, self.kept)
+
+
+class StoredShareState(NamedTuple):
+    """A row. `found`: what the life `found_life` of the metastore found there, if the row is older than that life."""
+
+    state: ShareState
+    found_life: int | None
+    found: GroupProgress | None
 
 
 class GroupKind(enum.Enum):

@@ -1,15 +1,24 @@
-"""What keeps the metastore's tables from growing, what prevents it, and how many rows clients have made it keep.
+"""What keeps the metastore's tables from growing, what prevents it, how many rows clients have made it keep.
 
-Place: every agent in turn, a little at a time (agent/serve/housekeeping.py).
+Place: every agent in turn, a little at a time (agent/serve/housekeeping.py); each agent asks for the numbers about
+once a minute (agent/limits/client_rows.py).
+Invariant of numbers of rows: the numbers are about right: no table is counted as a whole while it is large.
 Invariant: nothing here is needed for a right answer, except that finish_bulk_writes completes what a killed driver
 left; each call is bounded and can be repeated at any time.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.client_rows import RowCounts
+
+class RowCounts(NamedTuple):
+    """Rows of the whole cluster. `producer_states`: one for each producer and partition; `committed_offsets`: those,
+    and groups."""
+
+    transactional_ids: int
+    producer_states: int
+    committed_offsets: int
 
 
 class HousekeepingApi(Protocol):

@@ -1,6 +1,8 @@
-"""The life of the metastore: what the cluster's row and its server say, and the change to another life.
+"""The life of the metastore: what the cluster's row or its server says, the change to another life.
 
-Place: under metastore/life, which compares it with the bucket.
+Place: under metastore/life, which compares it with the bucket; the bucket in the row is also asked by `headrace
+storage format` and `headrace storage adopt-bucket`.
+Invariant of the bucket: the row names one bucket, once it is known. Only adopt_bucket names another.
 Invariant: `named_life` is the life that this process's writing calls name; Postgres refuses them in another one, and
 on a server that the life was not begun on.
 """
@@ -11,7 +13,14 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.bucket import KnownBucket
+
+class KnownBucket(NamedTuple):
+    """What distinguishes the metastore's bucket from others."""
+
+    bucket_id: uuid.UUID
+    """The id in the bucket's bucket.properties; a copy has the same."""
+    address: str
+    """The address under which it was confirmed, as `bucket_address` spells it."""
 
 
 class Server(NamedTuple):

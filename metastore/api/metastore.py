@@ -1,14 +1,18 @@
 """The boundary of the metastore: its nouns, each of which is one Protocol, one page of metastore/api.
 
-    await metastore.groups.claim_group(…)
-
 Place: code that composes a process holds it, and code that needs several nouns; everything else takes its noun.
+Readiness (cli/process/http_app.py) and `headrace doctor` probe whether commits end: the server may answer every read
+while each commit waits for a synchronous standby.
+Invariant of a probe: a probe changes nothing, and at most one waits at a time: its commit is canceled after
+PROBE_SECONDS.
+
+    await metastore.groups.claim_group(…)
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.audit_archive import AuditArchiveApi
 from headrace.metastore.api.cleaning import CleaningApi
@@ -30,6 +34,36 @@ from headrace.metastore.api.segments import SegmentApi
 from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.backups import WalArchive
+
+PROBE_SECONDS = 1.5
+"""How long the commit of a probe may take."""
+END_THE_WAIT = (
+    "start the standby; or, if it is lost or this server was promoted: ALTER SYSTEM SET synchronous_standby_names = '';"
+    " SELECT pg_reload_conf(); (a promotion then loses what is acknowledged from that moment on)"
+)
+"""What an operator does."""
+
+
+class StandbyState(NamedTuple):
+    """What a server says of its synchronous standbys, as far as this role sees it."""
+
+    names: str
+    """`synchronous_standby_names`; empty: no commit waits for a standby."""
+    connected: list[str]
+    """Application names of all connected standbys."""
+    waiting: int
+    """Sessions of this role in this database that have waited for a standby for half of PROBE_SECONDS or longer."""
+    waiting_s: float
+    """The seconds that the first of them has waited, its statement included."""
+
+    @property
+    def wait(self) -> str:
+        """What waits for what."""
+        connected = ", ".join(self.connected) or "none"
+        return (
+            f"commits wait for a synchronous standby: synchronous_standby_names={self.names!r}"
+            f" connected standbys: {connected}"
+        )
 
 
 class Metastore(Protocol):

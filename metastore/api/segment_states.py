@@ -1,12 +1,19 @@
-"""The states of segments and partitions, and which change may follow which.
+"""The states of segments or partitions by their keys: which change may follow which.
 
-Place: asked before a lifecycle record is written and when a foreign one is read.
-Invariant: an illegal change raises IllegalTransitionError, which names key, uuid and both states; it changes nothing.
+Place: asked before a lifecycle record is written and when a foreign one is read. A key is written with each record,
+and read back from a topic or an argument.
+Invariant of keys: a key has exactly one text, and `parse_key` accepts no other: two texts that name one key would
+survive compaction side by side.
+Source: KAFKA-20033, "Message Key and Value".
+  segment           base64url(topicId):partition:endOffset:brokerLeaderEpoch
+  delete marker     base64url(topicId):partition
+Invariant: an illegal change raises IllegalTransitionError, which names key, uuid and both states; it changes
+nothing.
 
-    COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED ──► tombstone
-        │    ▲ │                                           ▲    ▲
-        └────┘ └───────────────────────────────────────────┘    └── a key may open here (a deletion under a newer epoch)
-     again with a new uuid
+  COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED ──► tombstone
+      │    ▲ │                                           ▲    ▲
+      └────┘ └───────────────────────────────────────────┘    └── a key may open here (deleted under a newer epoch)
+   again with a new uuid
 
 Each key has its own state: a FINISHED of an older epoch is legal after a STARTED of a newer one.
 A repeated state with the same uuid is a retry of the same write and changes nothing.
@@ -15,12 +22,87 @@ Source: KAFKA-20033, "Lifecycle events"; KIP-405, RemoteLogSegmentState and Remo
 
 from __future__ import annotations
 
+import base64
+import binascii
 import enum
+import re
 import uuid
 from typing import NamedTuple
 
-from headrace.metastore.api.segment_keys import LifecycleKey
-from headrace.storage.errors import IllegalTransitionError
+from headrace.storage.errors import IllegalTransitionError, InvalidError
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_SHAPES = "topicId:partition:endOffset:epoch or topicId:partition"
+
+
+class RemotePartitionKey(NamedTuple):
+    """The key of a partition's delete marker, and the prefix of its segments' keys."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{base64url(self.topic_id)}:{self.partition}"
+
+
+class RemoteSegmentKey(NamedTuple):
+    """The key of one segment as one holder of an epoch copied it. `end_offset`: its last record's, inclusive."""
+
+    topic_id: uuid.UUID
+    partition: int
+    end_offset: int
+    epoch: int
+
+    @property
+    def of_partition(self) -> RemotePartitionKey:
+        """The partition that the segment belongs to."""
+        return RemotePartitionKey(self.topic_id, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.of_partition}:{self.end_offset}:{self.epoch}"
+
+
+LifecycleKey = RemoteSegmentKey | RemotePartitionKey
+
+
+def base64url(topic_id: uuid.UUID) -> str:
+    """An id as Kafka prints it: 22 characters, without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_key(text: str | bytes) -> LifecycleKey:
+    """The key that prints as `text`. InvalidError names the part that does not parse."""
+    try:
+        parts = (text.decode("ascii") if isinstance(text, bytes) else text).split(":")
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"lifecycle key is not ASCII: key={text!r}") from error
+    if len(parts) not in (2, 4):
+        raise InvalidError(f"lifecycle key has {len(parts)} parts, wanted {_SHAPES}: key={text!r}")
+    topic_id = _topic_id(parts[0], text)
+    partition = _number(parts[1], INT32_MAX, "partition", text)
+    if len(parts) == 2:
+        return RemotePartitionKey(topic_id, partition)
+    end_offset = _number(parts[2], INT64_MAX, "end offset", text)
+    return RemoteSegmentKey(topic_id, partition, end_offset, _number(parts[3], INT32_MAX, "epoch", text))
+
+
+def _topic_id(part: str, text: str | bytes) -> uuid.UUID:
+    try:
+        topic_id = uuid.UUID(bytes=base64.b64decode(part + "==", altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise InvalidError(f"lifecycle key has no topic id of 16 bytes in base64url: key={text!r}") from error
+    if base64url(topic_id) != part:
+        raise InvalidError(f"lifecycle key has a topic id with surplus bits or padding: key={text!r}")
+    return topic_id
+
+
+def _number(part: str, largest: int, name: str, text: str | bytes) -> int:
+    if not _NUMBER.fullmatch(part) or int(part) > largest:
+        raise InvalidError(f"lifecycle key has no {name} of 0 to {largest}: key={text!r}")
+    return int(part)
 
 
 class RemoteLogSegmentState(enum.IntEnum):

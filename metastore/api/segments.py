@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.segment_keys import RemoteSegmentKey
-from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState, RemoteSegmentKey
 
 METADATA_PARTITIONS = 50
 """Number of metadata partitions of both topics, by Kafka's RemoteLogMetadataTopicPartitioner

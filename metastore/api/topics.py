@@ -1,14 +1,19 @@
-"""Topics and partitions: what changes the set of partitions.
+"""What changes the set of partitions of topics.
 
-Place: between agent/topics, which judges a request on an image, or a step of the controller, and the metadata log. The
-commit has the rules for batches.
+Place: between agent/topics, which judges a request on an image, or a step of the controller, and the metadata log.
+The commit has the rules for batches (metastore/partitions/splitting.py, merging.py).
+Invariant of a doubling: a doubling and a boundary are each one transaction, with the records that say so.
+Invariant of a halving: each step is one transaction, with the records that say so, and leads to a state from which
+any controller continues. A child is merged only when every group that counts has committed its end, which the store
+checks itself.
 Order: counts are announced before a topic grows. A topic that doubles gets its children, then a boundary for each
 parent; one that halves has its children paused, merged and shown as gone, then is settled.
-Locks: the controller's row (shared) where its epoch counts, the log's head, the partitions' rows, their commit shards.
-Invariant: records, partitions and their heads appear or disappear in one transaction, so a commit sees a
-topic before or after, never between. Each step leads to a state from which any controller continues.
-Idempotent: what names an expected head appends once, as the head is another afterwards; the other steps change what is
-left to change.
+Locks: the controller's row (shared) where its epoch counts, the log's head, the partitions' rows, their commit
+shards.
+Invariant: records, partitions and their heads appear or disappear in one transaction, so a commit sees a topic
+before or after, never between. Each step leads to a state from which any controller continues.
+Idempotent: what names an expected head appends once, as the head is another afterwards; the other steps change what
+is left to change.
 """
 
 from __future__ import annotations
@@ -19,10 +24,78 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.api.halvings import Halving, HalvingPair, HalvingState
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.restoring import MovedBack, RemovedRecords, RestorableTopic, RestoreOutcome, Revived
-from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
+from headrace.metastore.partitions.merging import MergePhase, MergeTimes
+
+
+class Doubling(NamedTuple):
+    """A topic's expansion from `before` partitions to twice as many, planned from the image at the expected head.
+
+    `initial`: its initial count. Times are those of splitting.py.
+    """
+
+    topic_id: uuid.UUID
+    initial: int
+    before: int
+    change: Expansion
+    producer_quiet_ms: int
+    boundary_quiet_ms: int
+
+
+class QuietSplit(NamedTuple):
+    """A parent that waits for its boundary, and got no key that moved for long enough."""
+
+    topic_id: uuid.UUID
+    parent_key: int
+    child_key: int
+    last_moved_ms: int
+    high_watermark: int
+    """The boundary, if no such key comes before it is set."""
+
+
+class ReadingGroup(NamedTuple):
+    """A group that reads a topic. `kind` None: it has offsets only, like consumers with assign()."""
+
+    group_id: str
+    kind: GroupKind | None
+    state: str
+    late: int
+    """Parents with a boundary that the group has not passed, so that it does not get their children."""
+
+
+class Halving(NamedTuple):
+    """A topic's halving to `partition_count` partitions. `excluded_groups`: ids of groups that nothing waits for."""
+
+    topic_id: uuid.UUID
+    partition_count: int
+    excluded_groups: Sequence[str] = ()
+    times: MergeTimes = MergeTimes()
+
+
+class HalvingPair(NamedTuple):
+    """A child and its parent. `lag`: records of the child that the slowest group has not committed."""
+
+    child_key: int
+    parent_key: int
+    phase: MergePhase
+    since_ms: int
+    high_watermark: int
+    lag: int
+    behind: Sequence[str]
+    """Some groups with a lag, the slowest first."""
+
+
+class HalvingState(NamedTuple):
+    """`now_ms`: the metastore's clock. `shown_ms`: when the lower count was shown; None: not yet."""
+
+    partition_count: int
+    now_ms: int
+    shown_ms: int | None
+    times: MergeTimes
+    pairs: Sequence[HalvingPair]
+
 
 NONE_KEPT: Mapping[uuid.UUID, Sequence[bytes]] = MappingProxyType({})
 """No topic can be restored."""
@@ -111,7 +184,7 @@ class TopicApi(Protocol):
     ) -> bool:
         """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above.
 
-        `kept`: by topic the records of metastore/log/restored_topic.py; a topic without them cannot be restored.
+        `kept`: by topic the records of metastore/topic_restore.py; a topic without them cannot be restored.
         """
 
     async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
@@ -196,7 +269,7 @@ class TopicApi(Protocol):
     ) -> RestoreOutcome:
         """Append the topic's records and bring its rows back in one transaction, after revive_topic was DONE.
 
-        `records`: of metastore/log/restored_topic.py, with the leader epochs in `epochs` by partition.
+        `records`: of metastore/topic_restore.py, with the leader epochs in `epochs` by partition.
         """
 
     async def removed_records(

@@ -1,18 +1,79 @@
-"""Transactions: what a coordinator asks for its producers (KIP-98).
+"""Transactions: what a coordinator asks for its producers (KIP-98), what is stored of a transactional id.
 
-Place: under agent/transactions; the rules are metastore/transactions/policy.py.
-Invariant: each call decides on the stored row and writes the result in one statement, if the row is still the
-same; so any agent may coordinate any transactional id. A call with an unknown outcome can be repeated: what
-happened is in the row.
+Place: under agent/transactions; the rules are metastore/transactions.py.
+Invariant of what is stored: of all (producer id, epoch) pairs that a transactional id ever had, at most one may
+write: `producer`.
+No pair is handed out twice.
+Invariant: each call decides on the stored row and writes the result in one statement, if the row is still the same;
+so any agent may coordinate any transactional id. A call with an unknown outcome can be repeated: what happened is in
+the row.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, Transaction, TransactionVerdict
+
+EPOCH_MAX = 32_766
+"""The highest epoch that a producer gets; as Kafka, one higher is used to fence it only."""
+
+
+class TransactionState(enum.IntEnum):
+    """Kafka's numbers. There is no PrepareCommit and no PrepareAbort: a transaction ends in one statement."""
+
+    EMPTY = 0
+    ONGOING = 1
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+
+class ProducerEpoch(NamedTuple):
+    """The identity under which a producer writes."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = ProducerEpoch(-1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One transactional id. Times in ms on the database's clock, -1 for none."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    state: TransactionState
+    timeout_ms: int
+    previous: ProducerEpoch = NO_PRODUCER
+    """What a repeated request names, if the last one changed `producer`: it gets the answer of the first."""
+    partition_keys: frozenset[int] = frozenset()
+    """The partitions of the open transaction."""
+    groups: frozenset[str] = frozenset()
+    """Consumer groups with offsets in the open transaction."""
+    begun_ms: int = -1
+    """The time when the open transaction began."""
+    changed_ms: int = -1
+    version: int = 0
+    """Rises with each change of the row; 0 before the first."""
+
+
+class TransactionVerdict(enum.Enum):
+    """The answer to a request of a transactional producer."""
+
+    DONE = enum.auto()
+    UNKNOWN_PRODUCER = enum.auto()
+    """The transactional id is not known, or has another producer id: INVALID_PRODUCER_ID_MAPPING."""
+    FENCED = enum.auto()
+    """Another instance has taken over, or the transaction timed out: PRODUCER_FENCED."""
+    INVALID_STATE = enum.auto()
+    """There is no transaction that the request could end, or it ended the other way: INVALID_TXN_STATE."""
+    USED_UP = enum.auto()
+    """The request names an epoch that no producer gets, above EPOCH_MAX: INVALID_PRODUCER_EPOCH."""
 
 
 class TransactionAnswer(NamedTuple):

@@ -1,6 +1,6 @@
 """Keeps this process in the life of its metastore: compares server and bucket, and begins a new life if it must.
 
-Place: asked by watch.py every few seconds in every process with a role, by following.py in the others, and by
+Place: asked by watch.py every few seconds in every process with a role, by watch.py in the others, and by
 `headrace migrate --restored`.
 Invariant: this process names a life in its writing calls only after the bucket confirmed that it is the newest, and
 that the server has at least what it once had. The bucket names a life before Postgres begins it. If the process

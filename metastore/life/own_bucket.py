@@ -14,8 +14,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 
-from headrace.metastore.api.bucket import KnownBucket
-from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.life import KnownBucket, LifeApi
 from headrace.storage.bucket_properties import bucket_address, ensure_bucket_id, read_bucket_id
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, NotFoundError

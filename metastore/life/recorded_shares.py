@@ -1,6 +1,6 @@
 """What the bucket records of share groups: how far each is, by the life of the metastore in which it got there.
 
-Place: written by the job of compactor/share_recorder.py every few seconds, from Postgres, and by agents when a life is
+Place: written by the job of compactor/share_record.py every few seconds, from Postgres, and by agents when a life is
 over or they stop (agent/groups/share/answered.py); read by `headrace audit --lost`.
 Invariant: an object has only states that were stored, so that members may have heard of them. A state that is missing
 makes the list of lost acknowledgements shorter, not wrong.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.metastore.api.share_groups import ShareState
+from headrace.metastore.api.groups import ShareState
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore

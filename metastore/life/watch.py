@@ -1,23 +1,38 @@
 """Checks the life of the metastore every few seconds, from the start of a process to its end.
 
-Place: one per process, started before anything writes: by cli/process/shell.py, and by following.py.
+Place: one per process, started before anything writes, by cli/process/shell.py. A process without roles (Spark's
+driver, an export, a command) follows the life next to its connections (scan/cluster.py,
+compactor/spark/application.py). `headrace migrate --restored` and `headrace audit --rebuild-index` first ask whether
+agents use the metastore that the bucket names.
 Invariant: a check that fails changes nothing; the next one comes after CHECK_SECONDS. An old primary that is cut off
 from its successor stays writable: processes that reach it learn from the bucket, at their next check, that its life
 is over, and acknowledge nothing from then on.
+Invariant of a process without roles: it names a life only while bucket and server agree on it. It begins and records
+none, because it may be of another version than the agents, or have the right to read the bucket only; so on a
+promoted server it waits for an agent. What such a process acknowledges, it acknowledges after `require_current`: an
+old primary that stays up accepts every call, and only the bucket knows that its life is over.
+Invariant of the question whether agents run: reads the bucket only. Each cluster with an active controller replaces
+the position of its life every few seconds, on any server; agents that have just begun a life do it within that time.
+Agents without an active controller are not noticed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from headrace.metastore.api.life import LifeApi
+from headrace.metastore.life.bucket import newest_life, position_changed_ms
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -96,3 +111,63 @@ class LifeWatch:
                 logger.warning("life of the metastore not checked: error=%s", error)
             except Exception:  # a bug: the next check may do better, and without checks a lost life stays unnoticed
                 logger.exception("life of the metastore not checked")
+
+
+class FollowedLife:
+    """The life that these connections name."""
+
+    def __init__(self, api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random) -> None:
+        self.keeper = LifeKeeper(api, store, clock, rng, begins=False)
+
+    async def require_current(self) -> int:
+        """Compare now, and return the life. UnavailableError unless the server is the metastore; else as LifeKeeper."""
+        await self.keeper.check()
+        self.require_newest()
+        return self.keeper.life
+
+    def require_newest(self) -> None:
+        """UnavailableError if the newest check found that the server is not the metastore."""
+        if (verdict := self.keeper.verdict) is not LifeVerdict.CURRENT:
+            raise UnavailableError(f"this Postgres may not be used: {REASONS[verdict]}: verdict={verdict.value}")
+
+
+@asynccontextmanager
+async def follow_life(
+    api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random
+) -> AsyncIterator[FollowedLife]:
+    """Compare at once, then every CHECK_SECONDS until the context is left. Errors as FollowedLife.require_current."""
+    followed = FollowedLife(api, store, clock, rng)
+    watch = LifeWatch(followed.keeper, clock, CollectorRegistry(), notes_position=lambda: False)
+    await watch.start()
+    try:
+        followed.require_newest()
+        yield followed
+    finally:
+        await watch.stop()
+
+
+WATCH_SECONDS = 2 * CHECK_SECONDS * POSITION_CHECKS + 1
+"""Two positions are written meanwhile."""
+LOOK_SECONDS = 0.5
+LONG_AGO_MS = 600_000
+"""An agent that runs replaces a position long before it has this age, also if the clocks differ by minutes."""
+
+
+async def require_unused(store: ObjectStore, clock: Clock) -> None:
+    """InvalidError if agents use the newest life. Waits WATCH_SECONDS, unless they stopped long ago."""
+    newest = await newest_life(store, None)
+    if newest is None:
+        return
+    before = await position_changed_ms(store, newest.life)
+    if clock.wall_ms() - before > LONG_AGO_MS:
+        return
+    until = clock.monotonic() + WATCH_SECONDS
+    while clock.monotonic() < until:
+        await clock.sleep(LOOK_SECONDS)
+        if await position_changed_ms(store, newest.life) != before:
+            raise InvalidError(
+                f"agents are running on the metastore that the bucket names: life={newest.life}"
+                f" server={newest.system_identifier}/{newest.timeline}/{newest.database}: correct metastore.url if this"
+                " is another one; else stop all agents first. With --force, what they acknowledge from now on is lost;"
+                " nothing was changed"
+            )

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import DelegationTokenRecord

@@ -1,28 +1,32 @@
 """The layers of a config: the resource's own value, the cluster's, the one in a process's file, Kafka's default.
 
 Place: between the metadata image and everything that acts on a config: produce, groups, retention, compaction, and
-the requests that show configs.
+the requests that show configs. Agents and controllers ask for the settings in force each time they act on one;
+background workers read the values before each job.
 Invariant: the first layer that has a value applies. The first two come from the metadata log and are the same for
 every process. A file's value of a cluster setting or of a topic's default applies only while the cluster has none
 (docs/decisions/0033-one-value-per-cluster.md).
 Source: KIP-226 (layers and their order).
+Invariant of the settings in force: what is answered belongs to one metadata image; a change reaches a process with
+the metadata log.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.config.broker_configs import WITHOUT_EFFECT
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
-from headrace.config.cluster_values import setting_text
+from headrace.config.cluster_values import in_force, setting_text
 from headrace.config.config_definition import ConfigDefinition, Synonym
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 
@@ -188,3 +192,29 @@ def _scaled(value: Any, synonym: Synonym) -> str:
 def _setting_layers(name: str, value: Any, default: Any) -> tuple[ConfigLayer, ...]:
     below = ConfigLayer(name, setting_text(default), ConfigSource.DEFAULT)
     return (below,) if value == default else (ConfigLayer(name, setting_text(value), ConfigSource.FILE), below)
+
+
+class SettingsInForce:
+    """`current()` costs a comparison unless a cluster-wide value changed."""
+
+    def __init__(self, settings: Settings, image: Callable[[], MetadataImage] = MetadataImage) -> None:
+        """`image`: the process's newest image."""
+        self._own = self._current = settings
+        self._image = image
+        self._values: Mapping[str, str] | None = None
+
+    def current(self) -> Settings:
+        """Return the settings of the newest image."""
+        return self.of(self._image())
+
+    def of(self, image: MetadataImage) -> Settings:
+        """Read the settings of this image."""
+        values = set_for_all_brokers(image)
+        if values is not self._values:
+            self._values, self._current = values, in_force(self._own, values)
+        return self._current
+
+
+async def read_settings(api: ClusterApi, settings: Settings) -> Settings:
+    """The settings in force now, for a process that does not follow the metadata log. One query."""
+    return in_force(settings, await api.cluster_configs())

@@ -29,7 +29,7 @@ from headrace.metastore.api.agents import (
     TOPIC_TABLES,
     TRANSACTION_VERSION,
 )
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, FeatureLevelRecord, PartitionRecord
 from headrace.metastore.log.own_records import (

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from headrace.metastore.api.metadata_log import MetadataRecord
-from headrace.metastore.log.record_fields import (
+from headrace.metastore.api.cluster import MetadataRecord
+from headrace.metastore.log.wire import (
     OWN_TAGS,
+    Array,
     Blob,
     Bool,
+    Fixed,
     Float64,
     Id,
     Int8,
@@ -23,13 +25,15 @@ from headrace.metastore.log.record_fields import (
     Int32,
     Int32s,
     Int64,
+    NotNull,
     NullableText,
+    Structure,
+    Tag,
     Text,
     Texts,
     UInt16,
     record,
 )
-from headrace.metastore.log.wire import Array, Fixed, NotNull, Structure, Tag
 
 TOPIC_RESOURCE = 2
 """ConfigResource.Type.TOPIC."""

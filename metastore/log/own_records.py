@@ -10,19 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.kip631_records import ANCESTORS, AncestorEpoch
-from headrace.metastore.log.record_fields import (
+from headrace.metastore.log.wire import (
+    Array,
     Blob,
     Id,
     Int8,
     Int32,
     Int64,
+    NotNull,
     NullableText,
+    Structure,
     Text,
     record,
 )
-from headrace.metastore.log.wire import Array, NotNull, Structure
 
 OWN_TYPES = 100
 

@@ -4,7 +4,7 @@ Place: behind AlterPartitionReassignments and ListPartitionReassignments, and in
 which completes reassignments. Pure: from an image to the records to append at its offset.
 Invariant: all of a reassignment's state is in the log, so it survives every failover and ends with
 its topic. An agent holds no data, so it is in sync as soon as it is registered and live; an added one
-becomes preferred only then. A list of what clients behind one address see moves nothing (replica_counts.py).
+becomes preferred only then. A list of what clients behind one address see moves nothing (shown_counts.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 
-from headrace.config.node_ids import VIRTUAL_NODE_ID
+from headrace.config.bounds import VIRTUAL_NODE_ID
 from headrace.metastore.log.image import Assignment, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
-from headrace.metastore.log.replica_counts import is_agent, resized
+from headrace.metastore.log.shown_counts import is_agent, resized
 from headrace.storage.errors import InvalidError, NotFoundError
 
 

@@ -15,9 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.metastore.api.agents import LEADER_FEATURES, METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
-from headrace.metastore.api.metadata_log import MetadataRecord
-from headrace.metastore.log.changing_partitions import ChangingPartitions
-from headrace.metastore.log.copied_on_write import CopiedOnWrite, set_value
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
@@ -39,6 +37,7 @@ from headrace.metastore.log.kip631_records import (
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
 )
+from headrace.metastore.log.mutable_copies import ChangingPartitions, CopiedOnWrite, set_value
 from headrace.metastore.log.own_records import (
     AliasPartitionRecord,
     ControlledShutdownRecord,
@@ -57,8 +56,7 @@ from headrace.metastore.log.own_records import (
     SplitPartitionRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.partition_records import plain_partition
-from headrace.metastore.log.records import decode_record
+from headrace.metastore.log.records import decode_record, plain_partition
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.storage.errors import CorruptError
 

@@ -1,7 +1,8 @@
-"""A metadata snapshot: the fewest records that describe an image, and the file that holds them.
+"""A metadata snapshot: the fewest records that describe an image, in one file.
 
-Place: made by the active controller and kept in the metastore; agents start from the newest one;
-`headrace shell --snapshot` and `headrace dump-log` read the same bytes from a file.
+Place: made by the active controller and kept in the metastore; agents start from the newest one; `headrace shell
+--snapshot` and `headrace dump-log` read the same bytes from a file. Tools load the image as of now from it; an agent
+follows the log instead (agent/cluster/follower.py).
 Invariant: a snapshot at an offset and the log from there on give the image that the whole log gives.
 File, version 1, all numbers big-endian:
     magic "HRMS" · version uint16 · end offset int64 (the log below it is what this replaces) ·
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataLogApi, MetadataRecord
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
@@ -43,8 +44,7 @@ from headrace.metastore.log.own_records import (
     HalveTopicRecord,
     HideBrokerRecord,
 )
-from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
-from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.records import ancestor_epochs, encode_plain_partition, encode_record, split_record
 from headrace.metastore.log.replay import ImageBuilder
 from headrace.metastore.log.scram_keys import credentials_record
 from headrace.metastore.log.wire import Reader, write_uvarint
@@ -246,3 +246,12 @@ def _security(image: MetadataImage) -> Iterator[MetadataRecord]:
     for node_id, failed in image.failed_replicas.items():
         topics = tuple(TopicWithFailures(topic_id=key, partitions=partitions) for key, partitions in failed.items())
         yield FailedReplicasRecord(broker_id=node_id, topics=topics)
+
+
+async def load_image(log: MetadataLogApi) -> MetadataImage:
+    """The image at the log's head: the newest snapshot, then the records after it."""
+    newest = await log.newest_snapshot()
+    builder = ImageBuilder(MetadataImage() if newest is None else load_snapshot(newest.data))
+    while records := await log.read_metadata(builder.offset):
+        builder.add(records)
+    return builder.finish()

@@ -1,20 +1,25 @@
 """Kafka's flexible encoding, both ways, for types described by annotated dataclasses.
 
-Place: under the metadata log's records (metastore/log/record_fields.py).
-Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an
-equal value. Tagged fields that equal their default are left out; tags that this version does not
-know are skipped, so a newer writer may add them.
+Place: under the records of the metadata log (kip631_records.py, own_records.py), which are declared with the field
+types here; records.py frames them.
+Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an equal value. Tagged
+fields that equal their default are left out; tags that this version does not know are skipped, so a newer writer may
+add them.
 Source: KIP-482 (compact strings and arrays, tagged fields), Kafka protocol guide (primitive types).
+Invariant of a record: a record is a frozen dataclass; its annotations are its wire format, in the order of the
+fields.
+Source: KIP-631, "Record Formats" (seed kip-631-quorum-controller).
 """
 
 from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, Protocol, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.storage.errors import CorruptError
 
 
@@ -218,3 +223,36 @@ def _wire_description(hint: Any) -> tuple[FieldCodec, int | None]:
     assert get_origin(hint) is Annotated
     _, codec, *rest = get_args(hint)
     return codec, rest[0].number if rest else None
+
+
+OWN_TAGS = 10_000
+"""Tagged fields of ours start here, in records of KIP-631."""
+
+Int8 = Annotated[int, Fixed("b")]
+Int16 = Annotated[int, Fixed("h")]
+UInt16 = Annotated[int, Fixed("H")]
+Int32 = Annotated[int, Fixed("i")]
+Int64 = Annotated[int, Fixed("q")]
+Float64 = Annotated[float, Fixed("d")]
+Bool = Annotated[bool, Fixed("?")]
+Id = Annotated[uuid.UUID, Uuid()]
+Text = Annotated[str, NotNull(String())]
+NullableText = Annotated[str | None, String()]
+Blob = Annotated[bytes, NotNull(Bytes())]
+Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
+Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
+
+
+_Record = TypeVar("_Record", bound=MetadataRecord)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(number: int) -> Callable[[type[_Record]], type[_Record]]:
+    """A frozen dataclass with its record type."""
+
+    def declare(plain: type[_Record]) -> type[_Record]:
+        cls = dataclass(frozen=True, slots=True, kw_only=True)(plain)
+        cls.record_type = number
+        return cls
+
+    return declare

@@ -1,7 +1,7 @@
 """The partition counts of a topic, without a database: where keys go, and how the counts change.
 
 Place: below the agents, metastore/postgres and clients, which store, serve and use what these modules define.
-murmur2.py is the hash of Kafka's default partitioner, linear_hashing.py places keys and says which partitions give and
+placement.py is the hash of Kafka's default partitioner, placement.py places keys and says which partitions give and
 take keys, topic_partitions.py is what is recorded of a topic, changes.py plans each change as one transaction, and
 waiting.py has the rules of readers. splitting.py is about doubling under clients that know only the count.
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from headrace.metastore.keys import PARTITION_BITS
-from headrace.metastore.partitions.linear_hashing import ancestors, is_power_of_two_times, nearest
+from headrace.metastore.partitions.placement import ancestors, is_power_of_two_times, nearest
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
 from headrace.storage.errors import InvalidError
 

@@ -28,9 +28,8 @@ from psycopg import sql
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.pool import IDLE_IN_TRANSACTION_TIMEOUT_MS
+from headrace.metastore.postgres.pool import IDLE_IN_TRANSACTION_TIMEOUT_MS, SINGLE_CONNECT_TIMEOUT_S
 from headrace.metastore.postgres.server_check import ENCODING, check_version
-from headrace.metastore.postgres.single_connection import CONNECT_TIMEOUT_S
 from headrace.storage.errors import InvalidError
 
 NAME_BYTES_MAX = 63
@@ -276,7 +275,7 @@ def administrator(url: str, database: str | None = None) -> Iterator[Connection]
                            " a passfile (~/.pgpass)")  # fmt: skip
     if database is not None:
         arguments["dbname"] = database
-    arguments |= {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": ENCODING}
+    arguments |= {"connect_timeout": SINGLE_CONNECT_TIMEOUT_S, "client_encoding": ENCODING}
     with translated("set up postgres", writes=False), psycopg.connect(autocommit=True, **arguments) as connection:
         check_version(connection.info.server_version)
         yield connection

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import psycopg
 
-from headrace.metastore.api.bucket import KnownBucket
+from headrace.metastore.api.life import KnownBucket
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.single_connection import reading
+from headrace.metastore.postgres.pool import reading
 from headrace.metastore.postgres.sql_files import query_files
 
 _LATER_COLUMNS = ("bucket_id", "bucket_address", "system_identifier", "database_oid")

@@ -1,16 +1,22 @@
 """Brings a database to this version's schema: numbered files forward, then functions, then first rows.
 
-Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
+Place: `headrace migrate` and `headrace dev`, before any agent of this version starts. `headrace migrate --plan`
+shows what a run would do: it reads the database, changes nothing, and waits for a lock only for seconds.
+Invariant of locks: it names a lock for every statement of a migration; a statement that it does not know is an
+error.
 Invariant: one run is one transaction: agents that run meanwhile see the old tables and functions, or all new ones.
-Files are applied in order, once, and never change after that (their checksums are recorded). Functions
-carry no state and are replaced each time. Two processes that migrate at once wait for each other. A run takes all its
-tables first. Under load it may not get them, or agents wait for it while it waits for them: it undoes itself and tries
+Files are applied in order, once, and never change after that (their checksums are recorded). Functions carry no
+state and are replaced each time. Two processes that migrate at once wait for each other. A run takes all its tables
+first. Under load it may not get them, or agents wait for it while it waits for them: it undoes itself and tries
 again.
+Invariant of a plan: a statement of which the lock is not known is an error, so that a plan never says less than the
+migration does.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +34,63 @@ from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUS
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.migration_locks import NONE, locks
-from headrace.metastore.postgres.single_connection import connected
+from headrace.metastore.postgres.pool import connected, reading
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
+
+ACCESS_EXCLUSIVE, SHARE, ROW_EXCLUSIVE, NONE = "ACCESS EXCLUSIVE", "SHARE", "ROW EXCLUSIVE", "none"
+_KINDS = (
+    (re.compile(r"(ALTER TABLE)(?: IF EXISTS)?(?: ONLY)? (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(DROP TABLE)(?: IF EXISTS)? (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(LOCK TABLE) (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(TRUNCATE)(?: TABLE)? (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(DROP INDEX)(?: IF EXISTS)? (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(ALTER INDEX) (\w+)", re.I), ACCESS_EXCLUSIVE),
+    (re.compile(r"(CREATE (?:UNIQUE )?INDEX)(?: IF NOT EXISTS)? \w+ ON (\w+)", re.I), SHARE),
+    (re.compile(r"(UPDATE) (\w+)", re.I), ROW_EXCLUSIVE),
+    (re.compile(r"(INSERT INTO) (\w+)", re.I), ROW_EXCLUSIVE),
+    (re.compile(r"(DELETE FROM) (\w+)", re.I), ROW_EXCLUSIVE),
+    (re.compile(r"(WITH) (\w+)", re.I), ROW_EXCLUSIVE),
+    (re.compile(r"(CREATE (?:UNLOGGED )?TABLE)(?: IF NOT EXISTS)? (\w+)", re.I), NONE),
+    (re.compile(r"(CREATE SEQUENCE)(?: IF NOT EXISTS)? (\w+)", re.I), NONE),
+    (re.compile(r"(CREATE TYPE) (\w+)", re.I), NONE),
+    (re.compile(r"(DROP TYPE)(?: IF EXISTS)? (\w+)", re.I), NONE),
+    (re.compile(r"(CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW)) (\w+)", re.I), NONE),
+    (re.compile(r"(DROP (?:FUNCTION|VIEW))(?: IF EXISTS)? (\w+)", re.I), NONE),
+    (re.compile(r"(COMMENT ON \w+) (\w+)", re.I), NONE),
+    (re.compile(r"(SELECT) (\w+)", re.I), ROW_EXCLUSIVE),
+    (re.compile(r"(DO) (\$\w*\$)", re.I), ROW_EXCLUSIVE),
+)
+_TEXT = re.compile(r"--[^\n]*|(\$\w*\$).*?\1|'(?:[^']|'')*'|;", re.S)
+
+
+def locks(file: SqlFile) -> list[tuple[str, str, str]]:
+    """(statement, table, lock) for each statement of a migration. InvalidError for a statement that is not known."""
+    return [_lock(file.name, statement) for statement in _statements(file.text)]
+
+
+def _statements(text: str) -> list[str]:
+    """Return the statements without comments; what is quoted may contain semicolons."""
+    found, start, kept = [], 0, list[str]()
+    for match in _TEXT.finditer(text):
+        kept.append(text[start : match.start()])
+        start = match.end()
+        if match[0] == ";":
+            found.append("".join(kept))
+            kept = []
+        elif not match[0].startswith("--"):
+            kept.append(match[0])
+    found.append("".join(kept) + text[start:])
+    return [" ".join(statement.split()) for statement in found if statement.strip()]
+
+
+def _lock(migration: str, statement: str) -> tuple[str, str, str]:
+    for pattern, lock in _KINDS:
+        if match := pattern.match(statement):
+            return match[1].upper(), match[2], lock
+    raise InvalidError(f"no lock is known for a statement: migration={migration} statement={statement[:60]!r}")
+
 
 MIGRATIONS = resources.files("headrace.migrations")
 LOCK = (7200, 1)
@@ -216,3 +274,61 @@ def _create_cluster(
     )
     # tick 0 is long before any real slot: the first rotation clears all of them
     connection.execute("INSERT INTO log_slots (name, cleared_tick) VALUES ('commit_log', 0), ('commit_answers', 0)")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement of a migration. `size_bytes`: of the table that it locks, with its indexes; 0 for a new one."""
+
+    migration: str
+    statement: str
+    table: str
+    lock: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """What is missing; no `steps`: only functions are replaced."""
+
+    steps: tuple[Step, ...]
+    functions: int
+
+    def lines(self) -> list[str]:
+        """Return the lines for people: one line for each statement, and what holds for all of them."""
+        rows = [
+            f"{step.migration}: {step.statement} {step.table} · lock: {step.lock} · table: {step.size_bytes:,} bytes"
+            for step in self.steps
+        ]
+        return [
+            *(rows or ["no migration is missing"]),
+            f"functions: {self.functions} replaced, without locks on tables",
+            f"all in one transaction, which waits for a table at most {LOCK_TIMEOUT_MS / 1000:g} s, then undoes itself"
+            f" and begins again, {ATTEMPTS_MAX} times at most; agents that need a locked table wait meanwhile",
+        ]
+
+
+def plan_migration(url: str) -> MigrationPlan:
+    """Errors as migrate; an empty database gets the plan of a new cluster."""
+    with translated("plan migration", writes=False), reading(url) as connection:
+        recorded = _recorded_names(connection)
+        files = sql_files(MIGRATIONS)
+        if unknown := sorted(recorded - {file.name for file in files}):
+            raise InvalidError(f"database is newer than this version: unknown_migrations={','.join(unknown)}")
+        steps = tuple(
+            Step(file.name, statement, table, lock, _size(connection, table))
+            for file in files
+            if file.name not in recorded
+            for statement, table, lock in locks(file)
+        )
+        return MigrationPlan(steps, sum(len(file.signatures) for file in function_files()))
+
+
+def _recorded_names(connection: psycopg.Connection[tuple[Any, ...]]) -> set[str]:
+    (there,) = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL").fetchall()[0]
+    return {name for (name,) in connection.execute("SELECT name FROM schema_migrations")} if there else set()
+
+
+def _size(connection: psycopg.Connection[tuple[Any, ...]], table: str) -> int:
+    rows = connection.execute("SELECT coalesce(pg_total_relation_size(to_regclass(%s)), 0)", (table,)).fetchall()
+    return int(rows[0][0])

@@ -1,21 +1,23 @@
-"""A process's connections to Postgres: one pool, and a smaller one for readers.
+"""The connections of a process to Postgres: a pool, a smaller pool for readers, or one connection of a command.
 
-Place: opened once per process; every statement of the metastore takes one connection for one
-statement. What clients read takes it from the readers' pool, so that no number of slow look-ups delays a commit, a
-heartbeat or the feed.
+Place: opened once per process; every statement of the metastore takes one connection for one statement. What clients
+read takes it from the readers' pool, so that no number of slow look-ups delays a commit, a heartbeat or the feed.
+migrate.py, formatted.py and `headrace planners` open one connection and no pool.
+Invariant of one connection: a server or database that cannot be the metastore is refused before the caller asks it
+anything. What only reads ends, also behind a lock.
 Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
-a statement, a wait for a lock, a transaction that was left open. So a paused agent cannot block
-the others. A connection that the server closed while it was idle is replaced before use.
+a statement, a wait for a lock, a transaction that was left open. So a paused agent cannot block the others. A
+connection that the server closed while it was idle is replaced before use.
 What is committed is durable as far as the server's `synchronous_commit` and `fsync` say: server_check.py warns.
 If the process crashes, Postgres notices through TCP keepalives and drops the session.
 
 A server that only reads (a hot standby, or a primary that became one) is refused when a connection is made; a
 connection that turns read-only later is closed (statement.py). Every answer is a primary's.
 
-Behind a pooler in transaction mode (PgBouncer 1.21 or newer: prepared statements need
-`max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let
-the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same timeouts
-with ALTER ROLE ... SET. PgBouncer keeps `client_encoding` and `standard_conforming_strings` for each client.
+Behind a pooler in transaction mode (PgBouncer 1.21 or newer: prepared statements need `max_prepared_statements` >
+0): nothing here relies on a session but the start-up `options`. Let the pooler ignore them
+(`ignore_startup_parameters = options`) and give the role the same timeouts with ALTER ROLE ... SET. PgBouncer keeps
+`client_encoding` and `standard_conforming_strings` for each client.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import select
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -33,12 +37,36 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.address import parsed
+from headrace.metastore.postgres.address import PasswordCommand, parsed
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.password import PasswordCommand
-from headrace.metastore.postgres.server_check import ENCODING
+from headrace.metastore.postgres.server_check import ENCODING, check_database
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import SystemClock
+
+SINGLE_CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 5
+"""How long a read may take, its wait for a lock included."""
+
+
+@contextmanager
+def connected(url: str, *, autocommit: bool = False) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection; as psycopg's, it commits at the end. Errors as `parsed`, psycopg.connect and `check_database`."""
+    parsed(url)
+    with psycopg.connect(
+        url, autocommit=autocommit, connect_timeout=SINGLE_CONNECT_TIMEOUT_S, client_encoding=ENCODING
+    ) as connection:
+        check_database(connection.info)
+        yield connection
+
+
+@contextmanager
+def reading(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """The same, in a transaction that only reads; each statement ends after READ_TIMEOUT_S."""
+    with connected(url) as connection:
+        connection.execute(f"SET LOCAL statement_timeout = '{READ_TIMEOUT_S}s'".encode())
+        connection.execute("SET TRANSACTION READ ONLY")
+        yield connection
+
 
 Arguments = Callable[[], Awaitable[dict[str, Any]]]
 """Arguments of psycopg's connect, for the next connection."""

@@ -15,31 +15,23 @@ from headrace.metastore.backups import WalArchive
 from headrace.metastore.postgres.bucket.bucket import PostgresBucket
 from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
-from headrace.metastore.postgres.cluster.agents import PostgresAgents
-from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
-from headrace.metastore.postgres.cluster.halvings import PostgresHalvings
-from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
-from headrace.metastore.postgres.cluster.splits import PostgresSplits
-from headrace.metastore.postgres.cluster.topics import PostgresTopics
-from headrace.metastore.postgres.commit.commit_files import PostgresCommit
-from headrace.metastore.postgres.commit.shards import DESCRIBE_CLUSTER, PostgresShards
+from headrace.metastore.postgres.cluster.cluster import PostgresAgents, PostgresClusterFacts, PostgresMetadataLog
+from headrace.metastore.postgres.cluster.topics import PostgresHalvings, PostgresSplits, PostgresTopics
+from headrace.metastore.postgres.commit.commit import DESCRIBE_CLUSTER, PostgresCommit, PostgresShards
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
 from headrace.metastore.postgres.controller.controller import PostgresController
 from headrace.metastore.postgres.damage.damage import PostgresDamage
 from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
-from headrace.metastore.postgres.files.deletion import PostgresDeletion
-from headrace.metastore.postgres.files.rebuild import PostgresRebuild
+from headrace.metastore.postgres.files.files import PostgresDeletion, PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
 from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousekeeping
-from headrace.metastore.postgres.jobs.jobs import PostgresJobs
-from headrace.metastore.postgres.jobs.pins import PostgresPins
+from headrace.metastore.postgres.jobs.jobs import PostgresJobs, PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pass_through import Connected
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
 from headrace.metastore.postgres.quotas.quotas import PostgresQuotaUse
-from headrace.metastore.postgres.read.extents import PostgresExtents
-from headrace.metastore.postgres.read.feed import PostgresFeed
+from headrace.metastore.postgres.read.read import PostgresExtents, PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
 from headrace.metastore.postgres.restoring.restoring import PostgresRestoring
 from headrace.metastore.postgres.retention.retention import PostgresRetention

@@ -2,7 +2,7 @@
 
 Place: above metastore/api, where a segment's key (segment_keys.py) and its states (segment_states.py) are;
 rendering.py and topics.py show the rows of metastore/api/segments.py.
-records.py and partitioner.py are Kafka's
+records.py and records.py are Kafka's
 serialisation and placement, projection.py makes the current state of a stream of records.
 Invariant: nothing here waits, reads a clock or draws a random number.
 Source: KAFKA-20033 (seed remote-log-metadata-compaction).

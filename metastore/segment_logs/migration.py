@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, parse_key
-from headrace.metastore.api.segment_states import RemoteLogSegmentState
-from headrace.metastore.segment_logs.projection import StreamRecord
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionKey, RemoteSegmentKey, parse_key
+from headrace.metastore.segment_logs.projection import StreamRecord, full_of, update_of
 from headrace.metastore.segment_logs.records import (
     NO_EPOCH,
     RemoteLogSegmentMetadataRecord,
@@ -30,7 +29,6 @@ from headrace.metastore.segment_logs.records import (
     encode,
     key_of,
 )
-from headrace.metastore.segment_logs.updates import full_of, update_of
 from headrace.storage.errors import InvalidError
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

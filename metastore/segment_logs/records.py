@@ -1,14 +1,18 @@
-"""Lifecycle records in Kafka's own serialisation: api keys 0, 1 and 2, versions 0 and 1.
+"""Lifecycle records in Kafka's own serialisation: api keys 0 to 2, versions 0 to 1.
 
-Place: the values of __remote_log_metadata and its audit trail; read from a legacy topic, too.
+Place: the values of __remote_log_metadata and its audit trail; read from a legacy topic, too. Tools ask in which
+metadata partition a partition's records are (Kafka's RemoteLogMetadataTopicPartitioner).
 Invariant: what is written is version 1, and reading it gives an equal record. A version, api key or frame that this
 software does not know is refused by name; damaged bytes raise CorruptError.
 
 A record is `frame version 1, api key, version` as unsigned varints, then the body in the flexible encoding.
 BrokerLeaderEpoch is tag 0, EndOffset is tag 1 of the update and of the partition's delete record. On the segment's
-record Kafka gave tag 0 to TxnIndexEmpty meanwhile, a bool: in version 0 tag 0 is TxnIndexEmpty; in version 1 its size
-tells (4 bytes are the epoch, 1 byte is TxnIndexEmpty; its writer has the epoch in tag 1). See decisions/0048.
+record Kafka gave tag 0 to TxnIndexEmpty meanwhile, a bool: in version 0 tag 0 is TxnIndexEmpty; in version 1 its
+size tells (4 bytes are the epoch, 1 byte is TxnIndexEmpty; its writer has the epoch in tag 1). See decisions/0048.
 Source: KAFKA-20033, "Public Interfaces"; Kafka 4.1, storage/src/main/resources/message.
+Invariant of the placement: all records of a partition are in one metadata partition, so they are in order.
+Source: KIP-405; Kafka 4.1, RemoteLogMetadataTopicPartitioner: murmur2 of Java's Objects.hash of the topic id's low
+and high half and of the partition.
 """
 
 from __future__ import annotations
@@ -19,8 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import (
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    RemotePartitionKey,
+    RemoteSegmentKey,
+)
+from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.log.wire import (
     Array,
     Bytes,
@@ -36,6 +45,7 @@ from headrace.metastore.log.wire import (
     write_tagged,
     write_uvarint,
 )
+from headrace.metastore.partitions.placement import key_hash
 from headrace.storage.errors import CorruptError, InvalidError
 
 FRAME_VERSION = 1
@@ -243,3 +253,20 @@ def key_of(record: LifecycleRecord) -> RemoteSegmentKey | RemotePartitionKey:
             f"lifecycle record has no key: record={type(record).__name__} uuid={record.remote_log_segment_id.id}"
         )
     return RemoteSegmentKey(owner.id, owner.partition, record.end_offset, record.broker_leader_epoch)
+
+
+_MASK = 0xFFFFFFFF
+
+
+def metadata_partition(topic_id: uuid.UUID, partition: int, partitions: int = METADATA_PARTITIONS) -> int:
+    """The metadata partition, 0 to `partitions` - 1."""
+    high, low = struct.unpack(">QQ", topic_id.bytes)
+    hashed = 1
+    for part in (_long_hash(low), _long_hash(high), partition):
+        hashed = (31 * hashed + part) & _MASK
+    return key_hash(struct.pack(">I", hashed)) % partitions
+
+
+def _long_hash(value: int) -> int:
+    """Java's Long.hashCode, as an unsigned number."""
+    return (value ^ (value >> 32)) & _MASK

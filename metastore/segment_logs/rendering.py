@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 
-from headrace.metastore.api.segment_keys import INT32_MAX, LifecycleKey, RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.api.segment_states import INT32_MAX, LifecycleKey, RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.api.segments import (
     PartitionMarker,
     RemoteSegment,

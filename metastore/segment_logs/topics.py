@@ -1,8 +1,11 @@
-"""The two lifecycle topics as clients see them: names, ids, configs.
+"""The topics that agents render from tables: the metadata log, two lifecycle logs.
 
-Place: with the metadata log's topic in metastore/segment_logs/rendered_topics.py; agents render them from tables.
-Invariant: no topic of a user has these names, and clients cannot produce to them.
+Place: asked by every request that names a topic; the image of the cluster does not have them. The two lifecycle
+topics have their names, ids and configs here.
+Invariant of the lifecycle topics: no topic of a user has these names, and clients cannot produce to them.
 Source: KAFKA-20033, "Topics and Configurations"; docs/decisions/0048.
+Invariant of all rendered topics: their topic numbers are negative, so they share no partition key with a stored
+topic. As in Kafka, the list of all topics does not show them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import uuid
 
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.log.image import TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
 
 REMOTE_LOG_TOPIC = "__remote_log_metadata"
 AUDIT_TOPIC = "__remote_log_metadata_audit"
@@ -47,3 +51,14 @@ def lifecycle_configs(
         "delete.retention.ms": str(tombstone_retention_ms),
         "segment.ms": "3600000",
     }
+
+
+RENDERED_TOPICS = (METADATA_TOPIC_IMAGE, REMOTE_LOG_IMAGE, AUDIT_IMAGE)
+_FOUND: dict[str | uuid.UUID, TopicImage] = {topic.name: topic for topic in RENDERED_TOPICS} | {
+    topic.topic_id: topic for topic in RENDERED_TOPICS
+}
+
+
+def rendered_topic(name_or_id: str | uuid.UUID | None) -> TopicImage | None:
+    """The topic of this name or id if it is rendered, else None."""
+    return None if name_or_id is None else _FOUND.get(name_or_id)

@@ -1,12 +1,16 @@
 """Commits a bulk write: stages its files in chunks, decides the batch, commits the decided chunks.
 
-Place: on Spark's driver, after all tasks have stored their files and reported them.
-Invariant: a batch of a writer is in the topics once, whole, from one attempt, also if drivers run it at the same time
-or one after another. A driver that is killed before the decision leaves chunks that are forgotten, and files for the
-sweeper; one that is killed later leaves a decided write: the rerun of the batch, the writer's next batch or an agent's
-housekeeping commits the remaining chunks. The bucket has the record of the decision before the driver's first chunk
-(metastore/bulk_records.py). A batch is reported as written only if the bucket says, after its last chunk, that the
-metastore is in the life in which the batch was staged: an old primary that stays up accepts every call.
+Place: on Spark's driver, after all tasks have stored their files and reported them. The topics that a write may go
+to, and their rules for new records, are read when a write is planned, and sent to every task.
+Invariant of topics: sizes, keys, times and codec are those of the topic's configs, as agents apply them
+(agent/produce/validate.py).
+Invariant: a batch of a writer is in the topics once, whole, from one attempt, also if drivers run it at the same
+time or one after another. A driver that is killed before the decision leaves chunks that are forgotten, and files
+for the sweeper; one that is killed later leaves a decided write: the rerun of the batch, the writer's next batch or
+an agent's housekeeping commits the remaining chunks. The bucket has the record of the decision before the driver's
+first chunk (metastore/recorded_objects.py). A batch is reported as written only if the bucket says, after its last
+chunk, that the metastore is in the life in which the batch was staged: an old primary that stays up accepts every
+call.
 """
 
 from __future__ import annotations
@@ -14,20 +18,85 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from headrace.metastore.api.bulk import BulkFile, BulkOutcome
+from headrace.config.settings import Settings
+from headrace.metastore.api.commit import BulkFile, BulkOutcome
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.bulk_records import FILES_PER_OBJECT, PREFIX
-from headrace.metastore.keys import split_partition_key
-from headrace.metastore.life.following import FollowedLife
-from headrace.metastore.recorded_objects import write_entries
-from headrace.scan.bulk.topics import WritableTopic
+from headrace.metastore.keys import partition_key, split_partition_key
+from headrace.metastore.life.watch import FollowedLife
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.recorded_objects import FILES_PER_OBJECT, PREFIX, write_entries
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
-from headrace.storage.errors import OutcomeUnknownError, RetryableError, UnavailableError
+from headrace.storage.errors import NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.records.compression import Codec
+
+_CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTopic:
+    """One incarnation of a topic. Times in ms, sizes in bytes."""
+
+    name: str
+    topic_id: uuid.UUID
+    topic_number: int
+    initial_partitions: int
+    partitions: int
+    """Those that take records: the ones with a lower index."""
+    max_message_bytes: int
+    codec: Codec | None
+    """None: the writer's."""
+    needs_keys: bool
+    stamps_append_time: bool
+    behind_max_ms: int
+    ahead_max_ms: int
+
+    def key(self, partition: int) -> int:
+        """Return the key of a partition that exists."""
+        return partition_key(self.topic_number, partition)
+
+
+def writable_topics(
+    image: MetadataImage, settings: Settings, names: Iterable[str] | None
+) -> Mapping[str, WritableTopic]:
+    """The named topics, or all. NotFoundError names one that does not exist."""
+    configs = EffectiveConfigs(settings)
+    if names is None:
+        return {name: _writable(image, configs, topic) for name, topic in image.topics_by_name.items()}
+    found = {}
+    for name in names:
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            raise NotFoundError(f"topic does not exist: topic={name}")
+        found[name] = _writable(image, configs, topic)
+    return found
+
+
+def _writable(image: MetadataImage, configs: EffectiveConfigs, topic: TopicImage) -> WritableTopic:
+    def value(name: str) -> str:
+        return configs.topic_value(image, topic.name, name)
+
+    counts = topic.ordered_partitions
+    return WritableTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        topic_number=topic.topic_number,
+        initial_partitions=counts.initial,
+        partitions=counts.undeleted,
+        max_message_bytes=int(value("max.message.bytes")),
+        codec=_CODECS.get(value("compression.type")),
+        needs_keys="compact" in value("cleanup.policy"),
+        stamps_append_time=value("message.timestamp.type") == "LogAppendTime",
+        behind_max_ms=int(value("message.timestamp.before.max.ms")),
+        ahead_max_ms=int(value("message.timestamp.after.max.ms")),
+    )
+
 
 logger = logging.getLogger(__name__)
 

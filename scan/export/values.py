@@ -1,6 +1,16 @@
 """JSON values as typed columns: a schema inferred from a sample, then applied to every value.
 
-Place: between a chunk's rows and its Parquet files.
+Place: between a chunk's rows and its Parquet files; the schema is inferred once per export, before its first file.
+
+    kind of the sample's values                 column
+    true, false                                 boolean
+    integers                                    int64, or decimal(38) if one does not fit into 64 bits
+    integers and numbers with a fraction        double, if it has each of the integers exactly
+    strings                                     string
+    objects, arrays                             struct, list
+    several kinds, only null, {} or nothing     JSON text: a string column with the metadata of JSON_TEXT
+
+Invariant of the inferred columns: each value of the sample has a column that can hold it without loss.
 Invariant: each value is parsed by itself, so the row of an offset has this record's value and no other; no number is
 rounded to fit a column. A value that does not fit is an error that names its offset, and nothing of its chunk counts
 as exported. The schema is inferred once and kept in the export's state, so all files have the same.
@@ -11,13 +21,91 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.scan.errors import OptionError
-from headrace.scan.export.json_schema import DECIMAL_DIGITS, INT64_END, JSON_TEXT, columns, is_exact, shape_of
+
+JSON_TEXT = {b"headrace.json": b"text"}
+"""The metadata of a string column with JSON texts."""
+DECIMAL_DIGITS = 38
+INT64_END = 1 << 63
+
+
+@dataclass(slots=True)
+class SampleShape:
+    """What a sample has at one place of its values. Null is no kind: every column can be null."""
+
+    kinds: set[type] = field(default_factory=set)
+    int64: bool = True
+    decimal: bool = True
+    double: bool = True
+    """Whether such a column has each integer exactly."""
+    fields: dict[str, SampleShape] = field(default_factory=dict)
+    items: SampleShape | None = None
+
+    def add(self, value: object) -> None:
+        """Take a parsed value into account."""
+        if value is None:
+            return
+        self.kinds.add(type(value))
+        if type(value) is int:
+            self.int64 &= -INT64_END <= value < INT64_END
+            self.decimal &= abs(value) < 10**DECIMAL_DIGITS
+            self.double &= is_exact(value)
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                self.fields.setdefault(name, SampleShape()).add(inner)
+        elif isinstance(value, list):
+            self.items = self.items or SampleShape()
+            for inner in value:
+                self.items.add(inner)
+
+    def column(self, name: str) -> pa.Field:
+        """The column that holds all of it."""
+        found = self._type()
+        return pa.field(name, pa.string(), metadata=JSON_TEXT) if found is None else pa.field(name, found)
+
+    def _type(self) -> pa.DataType | None:
+        """Return None if only JSON text holds it."""
+        if self.kinds == {bool}:
+            return pa.bool_()
+        if self.kinds == {str}:
+            return pa.string()
+        if self.kinds == {int}:
+            return pa.int64() if self.int64 else pa.decimal128(DECIMAL_DIGITS, 0) if self.decimal else None
+        if self.kinds in ({float}, {int, float}):
+            return pa.float64() if self.double else None
+        if self.kinds == {list} and self.items is not None:
+            return pa.list_(self.items.column("item"))
+        if self.kinds == {dict} and self.fields:
+            return pa.struct(columns(self))
+        return None
+
+
+def columns(shape: SampleShape) -> list[pa.Field]:
+    """The columns of an object's fields, in the order in which the sample has them."""
+    return [inner.column(name) for name, inner in shape.fields.items()]
+
+
+def shape_of(values: Iterable[object]) -> SampleShape:
+    """The shape of parsed values."""
+    shape = SampleShape()
+    for value in values:
+        shape.add(value)
+    return shape
+
+
+def is_exact(value: int) -> bool:
+    """Return whether a double has this integer."""
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
+
 
 SAMPLE = 10_000
 """Values from which the schema is inferred, at most."""

@@ -1,14 +1,18 @@
-"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics, or merges into those with a row per
-key, until each has everything, does the upkeep that is due, then ends.
-
-No executor is requested before a table lacks more than one task's worth of records.
+"""The command `headrace-spark-tables`: brings Iceberg tables up to their topics, with upkeep, then ends.
 
 Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/start/TABLES.md.
+
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... HEADRACE_TABLES_CATALOG_NAME=... headrace-spark-tables
     ... spark-submit "$(headrace-spark-tables --application)"
-Settings come from HEADRACE_* variables of the driver; executors need the credentials of the bucket.
-Invariant: the loop, the rules and the commits are those of the role `tables` (tables/follower.py): both may keep
-one table. SIGTERM ends it at once: a commit happens or not.
+
+It appends to tables, or merges into those with a row per key. No executor is requested before a table lacks more
+than one task's worth of records. Upkeep has the jobs, steps and commits of the role `tables` (tables/upkeep/); tasks
+of Spark write the files of a rewrite, one group each. Settings come from HEADRACE_* variables of the driver;
+executors need the credentials of the bucket.
+Invariant of upkeep: a task writes the rows of its group, or fails. Files of a job that failed belong to no commit,
+and their names say for which table they are.
+Invariant: the loop, the rules and the commits are those of the role `tables` (tables/follower.py): both may keep one
+table. SIGTERM ends it at once: a commit happens or not.
 """
 
 from __future__ import annotations
@@ -16,33 +20,79 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import os
 import signal
+import socket
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry
+from pyiceberg.manifest import DataFile
 from pyspark import __version__ as pyspark_version
 from pyspark.sql import SparkSession
 
 from headrace.compactor.spark.driver import add_driver_options, driver_settings, open_session, run_driver
 from headrace.config.settings import Settings
+from headrace.jobs.runner import JobMetrics, JobRunner, RunnerTerms
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
-from headrace.spark.tables.upkeep import jobs_of
+from headrace.spark.short_errors import errors_of_tasks, short_errors
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
 from headrace.storage.client_text import visible
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.commit.data_files import DataFilePlace
 from headrace.tables.follower import TableFollower
 from headrace.tables.log.chunks import PIN_HINT
 from headrace.tables.looking import Condition, TableReader
 from headrace.tables.metrics import TableMetrics
-from headrace.tables.upkeep.jobs import UpkeepSchedule
+from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepMetrics, UpkeepSchedule
+from headrace.tables.upkeep.rewriting import Group, write_group, write_here
+from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.tables.values.apart.process import OpeningPool
 from headrace.tables.values.formats import ValueFormats
+
+
+def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, use: SparkTables) -> JobRunner:
+    """Return what does the jobs that are due."""
+    terms, cluster = UpkeepTerms.of(settings), tables.cluster
+    batch_bytes = terms.rewrite_bytes * use.chunk_splits
+    upkeep = TableUpkeep(tables.catalog, terms, partial(write_on_spark, use.open), batch_bytes)
+    work = UpkeepJobs(tables, upkeep, UpkeepMetrics(CollectorRegistry()), cluster.clock)
+    metrics = JobMetrics(cluster.clock, CollectorRegistry())
+    return JobRunner(
+        cluster.metastore.jobs,
+        work.handlers(schedule),
+        RunnerTerms(f"{socket.gethostname()}-{os.getpid()}"),
+        cluster.clock,
+        cluster.rng,
+        metrics,
+        Supervisor(cluster.clock),
+    )
+
+
+def write_on_spark(
+    session: Callable[[], SparkSession], place: DataFilePlace, groups: Sequence[Group]
+) -> list[DataFile | None]:
+    """Write one file for each group, in their order; a single group without an executor. Errors as write_group."""
+    if len(groups) == 1:
+        return write_here(place, groups)
+    context = session().sparkContext
+    with errors_of_tasks():
+        tasks = context.parallelize([list(group) for group in groups], len(groups))
+        return list(tasks.map(lambda group: write_in_task(place, group)).collect())
+
+
+@short_errors
+def write_in_task(place: DataFilePlace, group: Group) -> DataFile | None:
+    """Do as write_group, on an executor."""
+    return write_group(place, group)
+
 
 OLDEST_PYSPARK = (4, 0)
 DESCRIPTION = """\

@@ -1,8 +1,12 @@
 """Objects as files in one local directory, for `file:///…`: demos, tests, a shared file system.
 
-Place: under the decorators, instead of S3.
-Invariant: a file under its key's name is complete and durable. It is written and synced under a temporary name in the
-same file system, then renamed (or linked, if the key must be free), then the folder is synced.
+Place: under the decorators, instead of S3. The event loop reads only bytes that the kernel holds in memory
+(get_at_once).
+Invariant of reads without a disk: bytes are returned all or not at all, and nothing waits for them. A page that
+leaves memory afterwards does no harm, because the bytes are copied: mapped memory costs as much
+(docs/understand/PERFORMANCE.md), and reading it would end the process if the file became shorter or the disk failed.
+Invariant: a file under its key's name is complete and durable. It is written and synced under a temporary name in
+the same file system, then renamed (or linked, if the key must be free), then the folder is synced.
 A crash during a put leaves only a temporary file, which is never listed and is removed at a later open when it is
 old.
 A key cannot also be the folder of another key ("a" and "a/b"): InvalidError.
@@ -23,6 +27,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
     AlreadyExistsError,
@@ -31,10 +37,50 @@ from headrace.storage.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from headrace.storage.objects.keys import check_key
-from headrace.storage.objects.ranges import check_inside
-from headrace.storage.objects.resident import can_read_resident, read_resident
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, check_inside, check_key
+
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Linux only."""
+_NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
+
+
+def can_read_resident(folder: Path) -> bool:
+    """Return whether files in `folder` can be read so. Network file systems refuse it; opening their files may wait,
+    too.
+    """
+    if not _NO_WAIT:
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"x")
+            return os.preadv(file.fileno(), [bytearray(1)], 0, _NO_WAIT) == 1
+    except OSError:
+        return False
+
+
+def read_resident(path: str, byte_range: ByteRange) -> memoryview | None:
+    """The range; None if a part of it is not in memory, is behind the file's end, or cannot be read."""
+    body = np.empty(byte_range.length, np.uint8).data  # unlike a bytearray, not zeroed before
+    try:
+        descriptor = _open(path)
+        try:
+            read = os.preadv(descriptor, [body], byte_range.start, _NO_WAIT)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return body.toreadonly() if read == byte_range.length else None
+
+
+def _open(path: str) -> int:
+    """Open a file without a note of the access, which can wait for the file system's journal; only a file's owner
+    may do that.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_ACCESS_TIME)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
 
 INCOMPLETE = ".incomplete"
 """The folder of temporary files: no key may be in it."""

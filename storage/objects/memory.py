@@ -14,9 +14,7 @@ import crc32c
 
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
-from headrace.storage.objects.keys import check_key
-from headrace.storage.objects.ranges import check_inside
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, check_inside, check_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.ranges import merge_ranges, read_each
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectStore, StoreDecorator, merge_ranges, read_each
 
 GAP_BYTES = 1024 * 1024
 """Reading this many unneeded bytes costs about as much as one more request: 0.4 ms of CPU (`load/benchmarks/store.py`)

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from headrace.config.addresses import shown_address
 from headrace.config.settings import Settings
-from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.directory import DirectoryStore
-from headrace.storage.objects.hedge_policy import HedgePolicy
-from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.hedging import HedgedStore, HedgePolicy
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.merging import MergingStore

@@ -22,8 +22,7 @@ from headrace.storage.errors import (
     RetryableError,
     ThrottledError,
 )
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator
 from headrace.storage.repetition import Repetitions
 
 LINES = 3

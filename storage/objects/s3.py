@@ -1,14 +1,18 @@
 """Objects in S3 or an S3-compatible store.
 
-Place: under the decorators; sends all requests to a bucket, but for large ranges (s3_large.py).
-Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it
-read Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and
-its response contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost.
-A server that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per
-put. Objects are put in one request, regardless of their size: there are no multi-part uploads. If the process crashes
+Place: under the decorators; sends all requests to a bucket, but for large ranges (s3_range.py). aiohttp reads the
+body of a PUT through botocore, which treats it as a file; it is not copied.
+Invariant of a PUT's body: a body is written once, completely, from its first byte. After a byte may have been sent,
+`consumed` is true and stays true: aiohttp then does not repeat the request by itself (its own duplicate would make a
+conditional put fail) and follows no redirect, and S3Store knows that a failure leaves the outcome unknown.
+Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it read
+Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and its response
+contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost. A server
+that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per put.
+Objects are put in one request, regardless of their size: there are no multi-part uploads. If the process crashes
 during a put, S3 drops the incomplete body.
-Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection, and a large body gets
-the time that SLOWEST_BYTES_PER_S needs in addition.
+Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection, and a large body
+gets the time that SLOWEST_BYTES_PER_S needs in addition.
 S3 general purpose buckets list keys in key order; directory buckets (S3 Express) list them in no order.
 """
 
@@ -24,6 +28,8 @@ from typing import Any
 
 import aioboto3
 import crc32c
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
 
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
@@ -34,13 +40,48 @@ from headrace.storage.errors import (
     RetryableError,
     UnavailableError,
 )
-from headrace.storage.objects.keys import check_key
-from headrace.storage.objects.ranges import check_range, read_each
-from headrace.storage.objects.s3_body import RequestBody
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
-from headrace.storage.objects.s3_large import LargeRanges
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.s3_range import LargeRanges
+from headrace.storage.objects.store import ByteRange, ObjectInfo, check_key, check_range, read_each
+
+SLICE_BYTES = 256 * 1024
+"""Written in one piece, because the socket accepts nearly all of it directly. By default a body is first joined to
+its
+headers, and the part the socket does not accept is copied again (`load/benchmarks/store.py` shows the cost)."""
+
+
+class RequestBody(Payload):
+    """The bytes of `view`. The buffer must not change until the request is finished."""
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__(view, content_type="application/octet-stream")
+        self._size = view.nbytes
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Called by aiohttp, after botocore has set Content-Length to the full size."""
+        self._consumed = True
+        writer.send_headers()
+        for start in range(0, self._value.nbytes, SLICE_BYTES):
+            await writer.write(self._value[start : start + SLICE_BYTES])
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return bytes(self._value).decode(encoding, errors)
+
+    def read(self, size: int = -1) -> bytes:
+        """Botocore checks that this method exists; a call means that botocore hashes the body in Python."""
+        raise RuntimeError("a put's body must not be read before it is sent: signing or checksums changed in botocore")
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Botocore rewinds a body that it sends again; every write starts at the beginning anyway."""
+        return 0
+
+    def tell(self) -> int:
+        return 0
+
 
 PAGE_KEYS = 1000
 """Keys per listing or deletion request: S3's limit."""

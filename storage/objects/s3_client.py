@@ -1,29 +1,34 @@
-"""Configuration of the S3 client: addresses, timeouts, and the settings that make a request cheap.
+"""The S3 client: its configuration, with questions about what a bucket itself does to objects.
 
-Place: under S3Store; aioboto3 signs and parses.
+Place: under S3Store; aioboto3 signs and parses. `headrace doctor` asks for versioning, lifecycle rules and
+DeleteObjects, and reads the store's clock from the answers; no path of records needs this, nor the rights for it.
 Invariant: one put or delete is one request on the wire. Botocore's retries are off: the retrying decorator paces and
 counts them. Two automatic repetitions remain, both harmless: aiohttp repeats a GET or HEAD once if its connection
 broke, and botocore sends a request again if the bucket is in another region.
 
-Cost (load/benchmarks/store.py prints it): by default aioboto3 signs a PUT's body with SHA-256 over http, and computes
-its CRC32 over http and https. `payload_signing_enabled=False` avoids the first; S3Store's CRC32C header avoids the
-second, at a fraction of the cost (it is computed in hardware), and S3 verifies it before it answers. Ranges are not
-verified on arrival: every batch has its own CRC.
+Cost (load/benchmarks/store.py prints it): by default aioboto3 signs a PUT's body with SHA-256 over http, and
+computes its CRC32 over http and https. `payload_signing_enabled=False` avoids the first; S3Store's CRC32C header
+avoids the second, at a fraction of the cost (it is computed in hardware), and S3 verifies it before it answers.
+Ranges are not verified on arrival: every batch has its own CRC.
+Invariant of the questions to a bucket: reads only; the one key that is deleted does not exist.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import aioboto3
 from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 
-from headrace.config.shown import endpoint_problem
+from headrace.config.addresses import endpoint_problem
 from headrace.storage.errors import InvalidError
-from headrace.storage.objects.keys import check_key
+from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects
+from headrace.storage.objects.store import check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
 """Limit of a connection attempt, which is then repeated; requests have a separate, longer limit."""
@@ -107,3 +112,79 @@ def new_client(options: S3Options, session: Any = None) -> AbstractAsyncContextM
 def send_bodies_at_once(client: Any) -> None:
     """Do not wait for "100 Continue" before a body: it costs a round trip per PUT, and some servers never send it."""
     client.meta.events.unregister("before-call.s3", add_expect_header)
+
+
+_NONE_SET = ("NoSuchLifecycleConfiguration", "NotImplemented", "XNotImplemented", "MethodNotAllowed")
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """A lifecycle rule that deletes each object with this `prefix` of its key, `days` after it was written."""
+
+    rule: str
+    prefix: str
+    days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRules:
+    """`versioned` and `expirations` are None where the store would not say; `refusal` then has the reason."""
+
+    versioned: bool | None
+    expirations: tuple[Expiration, ...] | None
+    old_versions_expire: bool
+    refusal: str = ""
+    date: str = ""
+    """The store's clock, as the Date of its answer; empty if it had none."""
+
+
+async def bucket_rules(options: S3Options) -> BucketRules:
+    """Never raises for what a store refuses to tell."""
+    async with new_client(options) as client:
+        versioning, reason, date = await _told(client.get_bucket_versioning(Bucket=options.bucket))
+        lifecycle, lifecycle_reason, later = await _told(
+            client.get_bucket_lifecycle_configuration(Bucket=options.bucket)
+        )
+    rules = None if lifecycle is None else [r for r in lifecycle.get("Rules", ()) if r.get("Status") == "Enabled"]
+    return BucketRules(
+        versioned=None if versioning is None else versioning.get("Status") == "Enabled",
+        expirations=None if rules is None else tuple(_expiration(r) for r in rules if "Expiration" in r),
+        old_versions_expire=any("NoncurrentVersionExpiration" in rule for rule in rules or ()),
+        refusal=reason or lifecycle_reason,
+        date=later or date,
+    )
+
+
+async def why_no_delete_objects(options: S3Options, key: str) -> str:
+    """The store's refusal, for `key`, which does not exist; "" if it has DeleteObjects, or refuses it otherwise."""
+    try:
+        async with new_client(options) as client:
+            await client.delete_objects(Bucket=options.bucket, Delete={"Objects": [{"Key": key}]})
+    except REQUEST_FAILURES as error:
+        return str(error) if lacks_delete_objects(error) else ""
+    return ""
+
+
+async def _told(answer: Awaitable[dict[str, Any]]) -> tuple[dict[str, Any] | None, str, str]:
+    """(the answer, "", its Date), or (None, why there is none, the Date); nothing is set where the store knows no such
+    thing.
+    """
+    try:
+        told = await answer
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        date = _date(error.response)
+        return ({}, "", date) if code in _NONE_SET else (None, code or str(error), date)
+    except (BotoCoreError, OSError) as error:
+        return None, str(error), ""
+    return told, "", _date(told)
+
+
+def _date(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
+
+
+def _expiration(rule: dict[str, Any]) -> Expiration:
+    condition = rule.get("Filter", {})
+    prefix = rule.get("Prefix") or condition.get("Prefix") or condition.get("And", {}).get("Prefix") or ""
+    return Expiration(rule.get("ID", ""), prefix, rule["Expiration"].get("Days"))

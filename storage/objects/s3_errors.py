@@ -30,7 +30,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from headrace.config.shown import without_logins
+from headrace.config.addresses import without_logins
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,

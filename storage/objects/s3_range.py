@@ -1,25 +1,90 @@
 """GETs of large ranges from S3, received without a copy into the buffer that is returned.
 
-Place: under S3Store.get, for ranges of LARGE_BYTES and more. load/benchmarks/store.py shows what it saves: aioboto3
-needs about 1 ms of CPU for each request, and 0.8 s/GB for bodies.
-Invariant: only the expected answer is accepted: 206, with exactly the range's length and Content-Range. For everything
-else (a refusal, a redirect, chunks, a proxy between) the answer is `None` and aioboto3 sends the request again: it
-knows all errors. Only a request to slow down is raised at once. A connection is used again after a whole answer only.
-A request is sent once more if its connection broke before an answer began: the server may have closed an idle one.
+Place: under S3Store.get, for ranges of LARGE_BYTES and more; everything else is sent and signed by aioboto3.
+load/benchmarks/store.py shows what it saves: aioboto3 needs about 1 ms of CPU for each request, and 0.8 s/GB for
+bodies.
+Invariant of signatures: pure; method, path and headers are signed as they are sent. The signing key of a day is
+derived once.
+Source: "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API reference.
+Invariant: only the expected answer is accepted: 206, with exactly the range's length and Content-Range. For
+everything else (a refusal, a redirect, chunks, a proxy between) the answer is `None` and aioboto3 sends the request
+again: it knows all errors. Only a request to slow down is raised at once. A connection is used again after a whole
+answer only. A request is sent once more if its connection broke before an answer began: the server may have closed
+an idle one.
+Invariant of the choice between both ways: aioboto3 decides where the bucket is and finds the credentials, also
+renewed ones. What its rules may add to a request (a proxy, a directory bucket, no credentials) leaves all to it.
+After REFUSED_MAX answers in a row that were not as expected although aioboto3 then got the range, this server is not
+asked so again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import logging
+import os
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
 import numpy as np
+from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 
+from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, ThrottledError
+from headrace.storage.objects.s3_client import CONNECT_TIMEOUT_S_MAX, S3Options
 from headrace.storage.objects.store import ByteRange
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+_ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class S3Keys(NamedTuple):
+    """As the AWS chain has them now. `token`: of a session; None without one."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+def signed_get(
+    path: str, host: str, region: str, credentials: S3Keys, now_ms: int, more: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return the headers of a GET of `path`, which is quoted already. `more`: further headers, in lower case."""
+    time = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    headers = {"host": host, "x-amz-content-sha256": UNSIGNED, "x-amz-date": time, **(more or {})}
+    if credentials.token:
+        headers["x-amz-security-token"] = credentials.token
+    names = sorted(headers)
+    signed = ";".join(names)
+    lines = "".join(f"{name}:{headers[name]}\n" for name in names)
+    scope = f"{time[:8]}/{region}/s3/aws4_request"
+    digest = hashlib.sha256(f"GET\n{path}\n\n{lines}\n{signed}\n{UNSIGNED}".encode()).hexdigest()
+    text = f"{_ALGORITHM}\n{time}\n{scope}\n{digest}"
+    signature = hmac.digest(_key(credentials.secret_key, time[:8], region), text.encode(), "sha256").hex()
+    headers["authorization"] = (
+        f"{_ALGORITHM} Credential={credentials.access_key}/{scope},SignedHeaders={signed},Signature={signature}"
+    )
+    return headers
+
+
+def quoted(name: str) -> str:
+    """Return an object's name as it is in a path."""
+    return quote(name, safe="/-_.~")
+
+
+@lru_cache(maxsize=8)
+def _key(secret_key: str, day: str, region: str) -> bytes:
+    key = f"AWS4{secret_key}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
 
 LARGE_BYTES = 256 * 1024
 HEAD_BYTES_MAX = 16 * 1024
@@ -200,3 +265,83 @@ class S3RangeReader:
         """Close all connections; requests in progress fail."""
         for connection in self._opened:
             connection.transport.abort()
+
+
+REFUSED_MAX = 3
+DIRECTORY_BUCKET = "--x-s3"
+"""How names of S3 Express end: its requests are signed for a session."""
+_ANY_KEY = "k"
+
+logger = logging.getLogger(__name__)
+
+
+class LargeRanges:
+    """One bucket. `session` is aioboto3's; its client is passed to each call."""
+
+    def __init__(self, options: S3Options, session: Any, clock: Clock) -> None:
+        self._options = options
+        self._session = session
+        self._clock = clock
+        self._is_usable = not options.bucket.endswith(DIRECTORY_BUCKET)
+        self._refused = 0
+        self._reader: S3RangeReader | None = None
+        owner = options.expected_owner
+        self._more = {"x-amz-expected-bucket-owner": owner} if owner else {}
+
+    def takes(self, byte_range: ByteRange | None) -> bool:
+        """Return whether to ask here first."""
+        return self._is_usable and byte_range is not None and byte_range.length >= LARGE_BYTES
+
+    async def get(self, client: Any, name: str, byte_range: ByteRange) -> bytes | None:
+        """The range of the object with this name; None if aioboto3 has to ask. Errors as S3RangeReader.get."""
+        credentials = await self._credentials()
+        reader = self._reader = self._reader or await self._open(client)
+        if credentials is None or reader is None:
+            self._give_up("no credentials, or a proxy")
+            return None
+        path, now_ms = f"{reader.place.prefix}{quoted(name)}", self._clock.wall_ms()
+        headers = signed_get(path, reader.place.host, client.meta.region_name, credentials, now_ms, self._more)
+        try:
+            body = await reader.get(path, headers, byte_range)
+        except ssl.SSLError as error:
+            self._give_up(f"TLS: {error}")
+            return None
+        if body is not None:
+            self._refused = 0
+        return None if body is None else bytes(body)
+
+    def answered_otherwise(self) -> None:
+        """aioboto3 got what `get` did not."""
+        self._refused += 1
+        if self._refused >= REFUSED_MAX:
+            self._give_up("the server's answers are not as expected")
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._reader is not None:
+            self._reader.close()
+
+    async def _credentials(self) -> S3Keys | None:
+        found = await self._session.get_credentials()
+        if found is None:
+            return None
+        frozen = await found.get_frozen_credentials()
+        return S3Keys(frozen.access_key, frozen.secret_key, frozen.token)
+
+    async def _open(self, client: Any) -> S3RangeReader | None:
+        url = await client.generate_presigned_url(
+            "get_object", Params={"Bucket": self._options.bucket, "Key": _ANY_KEY}
+        )
+        if get_environ_proxies(url):
+            return None
+        place = place_of(url, _ANY_KEY)
+        context = None
+        if place.scheme == "https":
+            context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or get_cert_path(True))
+        timeout_s = min(CONNECT_TIMEOUT_S_MAX, self._options.request_timeout_s)
+        return S3RangeReader(place, context, max(self._options.max_connections // 2, 1), timeout_s)
+
+    def _give_up(self, reason: str) -> None:
+        if self._is_usable:
+            self._is_usable = False
+            logger.info("large ranges are read by aioboto3: bucket=%s reason=%s", self._options.bucket, reason)

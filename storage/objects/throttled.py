@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from headrace.storage.clock import Clock
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator
 
 LOOK_SECONDS = 10.0
 """How often a waiting caller checks for a new rate."""

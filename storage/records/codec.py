@@ -1,11 +1,14 @@
-"""Opens batches into records and builds batches from records, with aiokafka's Cython codec.
+"""Opens batches into records, or builds batches from records, with aiokafka's Cython codec.
 
-Place: on the write path only for compacted topics (keys); otherwise in compaction and tools. It runs off the
-event loop, because it takes about a microsecond per record.
+Place: on the write path only for compacted topics (keys); otherwise in compaction and tools. It runs off the event
+loop, because it takes about a microsecond per record. Batches with header names that are not UTF-8, which the Cython
+codec refuses, are read in Python: agents accept them, as Kafka's brokers do.
+Invariant of any header name: the same records as the codec's, with U+FFFD in names for what is not UTF-8. Only for
+readers: a batch that is written again keeps its bytes.
 Invariant: a decoded batch has exactly the header's number of records, at increasing offsets inside the header's
-range; `decode_records(encode_batch(records))` gives the same records. Malformed bytes
-raise CorruptError; a batch that claims, or unpacks to, more than the limit raises BatchTooLargeError before
-it uses that memory, because a few bytes may expand to millions of records.
+range; `decode_records(encode_batch(records))` gives the same records. Malformed bytes raise CorruptError; a batch
+that claims, or unpacks to, more than the limit raises BatchTooLargeError before it uses that memory, because a few
+bytes may expand to millions of records.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from headrace.storage.errors import CorruptError, InvalidError
-from headrace.storage.records.any_names import read_with_any_names
 from headrace.storage.records.check import MIN_RECORD_BYTES
 from headrace.storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
 from headrace.storage.records.errors import BatchTooLargeError
@@ -39,6 +41,71 @@ from headrace.storage.records.header import (
     batch_crc,
     read_header,
 )
+
+
+class ReadRecord(NamedTuple):
+    """One record. `timestamp` in ms; None: none."""
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def read_with_any_names(opened: memoryview, header: BatchHeader) -> list[ReadRecord]:
+    """The records of an unpacked batch. CorruptError if they are not what the header says."""
+    body, at, found = bytes(opened[HEADER_BYTES:]), 0, []
+    try:
+        for _ in range(header.record_count):
+            record, at = _record(body, at, header)
+            found.append(record)
+    except IndexError as error:
+        raise CorruptError(f"records end within a record: records={header.record_count}") from error
+    if at != len(body):
+        raise CorruptError(f"bytes behind the last record: bytes={len(body) - at}")
+    return found
+
+
+def _record(body: bytes, at: int, header: BatchHeader) -> tuple[ReadRecord, int]:
+    size, at = _varint(body, at)
+    end, at = at + size, at + 1  # no attribute of a record is defined
+    delta_ms, at = _varint(body, at)
+    delta, at = _varint(body, at)
+    key, at = _bytes(body, at)
+    value, at = _bytes(body, at)
+    count, at = _varint(body, at)
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _bytes(body, at)
+        content, at = _bytes(body, at)
+        headers.append(((name or b"").decode("utf-8", "replace"), content))
+    if at != end:
+        raise CorruptError(f"a record ends elsewhere than its size says: at={at} end={end}")
+    time_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp + delta_ms
+    return ReadRecord(header.base_offset + delta, None if time_ms == -1 else time_ms, key, value, headers), at
+
+
+def _bytes(body: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _varint(body, at)
+    if size < 0:
+        return None, at
+    if size > len(body) - at:
+        raise IndexError
+    return body[at : at + size], at + size
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = body[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        if shift > 63:
+            raise CorruptError("a number in a record does not end")
+
 
 MAX_OPENED_BYTES = 64 * 1024 * 1024
 """Limit on the unpacked size of one batch's records, unless a caller sets another."""

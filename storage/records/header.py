@@ -1,8 +1,11 @@
-"""The 61-byte header of a record batch v2 (KIP-98), read without opening records.
+"""The 61-byte header of a record batch v2 (KIP-98), read or changed without opening records.
 
-Place: first step for every producer's batch; also used to iterate over the batches of an extent.
-Invariant: base offset and leader epoch are outside the CRC, so they are patched while a batch is read, and a
-stored byte is never rewritten.
+Place: first step for every producer's batch; also used to iterate over the batches of an extent. Offsets are patched
+when a Fetch response is assembled, append times before a batch is buffered.
+Invariant: base offset and leader epoch are outside the CRC, so they are patched while a batch is read, and a stored
+byte is never rewritten.
+Invariant of changes: offset and epoch are outside the CRC, so patching them keeps it valid; setting an append time
+recomputes it. Stored bytes are never changed.
 """
 
 from __future__ import annotations
@@ -101,3 +104,43 @@ def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> Batc
 def batch_crc(batch: memoryview) -> int:
     """The CRC32C that the header of this one complete batch should have."""
     return crc32c.crc32c(batch[CRC_START:])
+
+
+PATCHED_BYTES = 16
+"""Number of bytes that `patched_header` replaces: base offset, length and leader epoch."""
+
+_PATCHED = struct.Struct(">qii")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_LEADER_EPOCH_OFFSET = 12
+_CRC_OFFSET = 17
+_MAX_TIMESTAMP_OFFSET = 35
+
+
+def patched_header(batch_length: int, base_offset: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of a batch with its real offset; `batch_length` as in its header.
+
+    A response contains these bytes, then the stored batch from byte 16 on, without a copy.
+    """
+    return _PATCHED.pack(base_offset, batch_length, leader_epoch)
+
+
+def patch_offset(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write offset and epoch into a writable batch."""
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_OFFSET, leader_epoch)
+
+
+def stamp_log_append_time(batch: bytearray, now_ms: int) -> None:
+    """Set the timestamp of every record to `now_ms` (message.timestamp.type=LogAppendTime) and recompute the CRC.
+
+    Records are not opened: readers use `max_timestamp` for each of them if the bit is set (KIP-32).
+    A header that was read before is out of date afterwards.
+    """
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes | LOG_APPEND_TIME_BIT)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_OFFSET, now_ms)
+    _CRC.pack_into(batch, _CRC_OFFSET, batch_crc(memoryview(batch)))

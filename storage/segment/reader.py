@@ -14,8 +14,14 @@ from operator import attrgetter
 from headrace.storage.errors import CorruptError
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.header import HEADER_BYTES, MAGIC, BatchHeader, batch_crc, read_header
-from headrace.storage.segment.format import SEGMENT_HEADER, Footer, PartitionEntry, decode_footer, tail_bytes
-from headrace.storage.segment.summary import PartitionSummary
+from headrace.storage.segment.format import (
+    SEGMENT_HEADER,
+    Footer,
+    PartitionEntry,
+    PartitionSummary,
+    decode_footer,
+    tail_bytes,
+)
 
 TAIL_BYTES = 64 * 1024
 """Size of the first read of a footer: enough for about 800 partitions."""

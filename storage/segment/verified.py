@@ -13,8 +13,7 @@ import uuid
 from typing import Protocol, final
 
 from headrace.storage.errors import CorruptError
-from headrace.storage.records.header import HEADER_BYTES, MAGIC, BatchHeader, batch_crc, read_header
-from headrace.storage.records.patch import patch_offset
+from headrace.storage.records.header import HEADER_BYTES, MAGIC, BatchHeader, batch_crc, patch_offset, read_header
 from headrace.storage.segment.reader import walk_batches
 
 NO_EPOCH = -1

@@ -12,8 +12,13 @@ import uuid
 
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.header import LENGTH_PREFIX_BYTES, BatchHeader
-from headrace.storage.segment.format import BODY_START, INDEX_INTERVAL_BYTES, SEGMENT_HEADER, encode_footer
-from headrace.storage.segment.summary import PartitionSummary
+from headrace.storage.segment.format import (
+    BODY_START,
+    INDEX_INTERVAL_BYTES,
+    SEGMENT_HEADER,
+    PartitionSummary,
+    encode_footer,
+)
 
 
 class SegmentWriter:

@@ -21,12 +21,9 @@ from pyiceberg.table.snapshots import Operation
 from headrace.tables.commit.committing import CommitOutcome, CommitResult, commit, set_progress
 from headrace.tables.commit.data_files import write_files
 from headrace.tables.commit.file_names import name_files
-from headrace.tables.commit.live_files import KnownManifests
-from headrace.tables.commit.manifests import ReplaceFiles
-from headrace.tables.commit.snapshot_offsets import AppendWithOffsets
+from headrace.tables.commit.snapshots import AppendWithOffsets, KnownManifests, ReplaceFiles
 from headrace.tables.errors import SchemaError
-from headrace.tables.keys import keyed_schema
-from headrace.tables.layout import layout_of, terms_of
+from headrace.tables.layout import keyed_schema, layout_of, terms_of
 from headrace.tables.state import GAPS_KEPT, OffsetGap, TablePosition, TableProgress
 
 

@@ -1,38 +1,167 @@
 """Commits a change of a table, once: to the snapshot that the table was loaded with, or not at all.
 
+Place: under what changes a table: appending.py and upkeep/replacing.py. Blocks: callers use a thread. The change is
+built before: files and manifests are written, nothing is sent to the catalog. The catalog's own calls are in
+catalog.py.
+Invariant of removing files that no snapshot has: no error ends what the caller does: a file that cannot be deleted
+stays, and upkeep/orphans.py finds it later.
+The call that failed separates the errors of building:
+
+    calls of the storage   (BuiltFiles)   it fails: UnavailableError, try again
+    everything else        (building)     it fails: BuildingError, the same rows fail again
+
+Invariant of building: an error, of any type, never means that the catalog is away: a record may be the reason, and
+the caller finds out which (limits.py).
+
     stage    data files and manifests are written; nothing is sent to the catalog
     commit   one call of the catalog: assert the snapshot, change the table
              it agrees: COMMITTED   the table has another snapshot: CONFLICT   it does not answer: UNKNOWN
          it refuses, or asks for fewer requests: an error, and nothing happened
 
-Place: under what changes a table: appending.py and upkeep/replacing.py. Blocks: callers use a thread.
 Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
-without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
-would compare with the newest one, is off. So after a commit without an answer the caller reads the table again, and
-needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps them.
+without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry,
+which would compare with the newest one, is off. So after a commit without an answer the caller reads the table
+again, and needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened
+keeps them.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 
-from headrace.storage.errors import ThrottledError
+from headrace.storage.errors import HeadraceError, ThrottledError, UnavailableError
 from headrace.tables.catalog import RETRIES, definite_answer, name_of, snapshot_view, status_of
-from headrace.tables.commit.building import BuiltFiles, building
-from headrace.tables.commit.removing import remove_files
 from headrace.tables.errors import BuildingError, RefusedError
 from headrace.tables.state import PROGRESS, TableProgress
 
 logger = logging.getLogger(__name__)
+
+
+def remove_files(storage: FileIO, locations: Iterable[str], what: str) -> int:
+    """Return how many files were deleted; those that are gone already do not count. `what`: for the log."""
+    count = 0
+    for location in locations:
+        try:
+            storage.delete(location)
+            count += 1
+        except FileNotFoundError:
+            continue  # pyiceberg removes manifests of a failed commit itself
+        except Exception as error:
+            logger.warning("%s was not removed: file=%s error=%s", what, location, error)
+    return count
+
+
+@contextmanager
+def building(what: str) -> Iterator[None]:
+    """Tell the errors apart. Arrow's streams report those of the storage as OSError, also while rows are encoded."""
+    try:
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except OSError as error:
+        raise UnavailableError(f"{what}: its storage does not answer: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise BuildingError(f"{what}: cannot be written: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (HeadraceError, MemoryError, OSError):
+        raise
+    except Exception as error:  # of any kind: each storage has a separate library
+        raise UnavailableError(f"the storage does not answer: {what}: {type(error).__name__}: {error}") from error
+
+
+class BuiltFiles(FileIO):
+    """The storage of a table while a change is built: what fails in its calls is an error of the storage."""
+
+    def __init__(self, storage: FileIO) -> None:
+        super().__init__(storage.properties)
+        self._storage = storage
+
+    def new_input(self, location: str) -> InputFile:
+        with _asking(location):
+            return _File(self._storage.new_input(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        with _asking(location):
+            return _File(self._storage.new_output(location))
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        with _asking(str(location)):
+            self._storage.delete(location)
+
+
+class _File(InputFile, OutputFile):
+    """A file of the storage."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file.location)
+        self._file = file
+
+    def __len__(self) -> int:
+        with _asking(self.location):
+            return len(self._file)
+
+    def exists(self) -> bool:
+        with _asking(self.location):
+            return bool(self._file.exists())
+
+    def to_input_file(self) -> InputFile:
+        return _File(self._file.to_input_file())
+
+    def open(self, seekable: bool = True) -> InputStream:
+        with _asking(self.location):
+            found: InputStream = _stream(self._file.open(seekable), self.location)
+            return found
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        with _asking(self.location):
+            found: OutputStream = _stream(self._file.create(overwrite), self.location)
+            return found
+
+
+def _stream(stream: Any, location: str) -> Any:
+    """Arrow's streams are as they are: their errors are OSErrors, and a detour through Python takes time."""
+    return stream if isinstance(stream, pa.NativeFile) else _Stream(stream, location)
+
+
+class _Stream:
+    """A stream of a library in Python."""
+
+    def __init__(self, stream: Any, location: str) -> None:
+        self._stream, self._location = stream, location
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._stream, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **more: Any) -> Any:
+            with _asking(self._location):
+                return found(*args, **more)
+
+        return call
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 NO_RETRIES = "0"
 SERVICE_UNAVAILABLE = 503

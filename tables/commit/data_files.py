@@ -1,21 +1,30 @@
-"""Writes a table's data files, and reads their rows: here, and in tasks of Spark away from the process that commits.
+"""Writes a table's data files, or reads their rows: here, or in tasks of Spark away from the committing process.
+
+Place: between rows and the commits that add files (appending.py, upkeep/, keyed/). Blocks. Rows of one Iceberg
+schema are turned into rows of another, as Arrow: columns are the same if they have the same field id.
+
+    rows of a data file -> the columns of the table's newest schema      (read)
+    rows of the table   -> the columns of a data file, with field ids    (write)
+
+Invariant of projected rows: a value stays what it is, and null stays null: a null list, map or struct does not
+become an empty one, at any depth and in any slice. pyiceberg's own projection (0.12) drops the nulls of lists and
+maps of structs, when it writes and when it reads.
 
     metadata and storage of the table (of the look) -> rows -> Parquet files at its place -> their descriptions
 
-Place: between rows and the commits that add files (appending.py, upkeep/, keyed/). Blocks.
-Invariant: layout, names and metrics of the files are those that pyiceberg's own append would write, but for two things.
-Nulls stay nulls (projecting.py). And the columns of the record (time, offset, partition, key) have bounds in the
-manifest also where they are fields of the struct `kafka`, so a query by time opens only files that may have such rows.
-The files belong to no snapshot until the commit; their names say for which table they are, so those of failed tasks are
-found (orphans.py).
+Invariant: layout, names and metrics of the files are those that pyiceberg's own append would write, but for two
+things. Nulls stay nulls. And the columns of the record (time, offset, partition, key) have bounds in the manifest
+also where they are fields of the struct `kafka`, so a query by time opens only files that may have such rows. The
+files belong to no snapshot until the commit; their names say for which table they are, so those of failed tasks are
+found (upkeep/orphans.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -46,15 +55,83 @@ from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
-from pyiceberg.types import BinaryType, StringType, StructType
+from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedField, StringType, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_int
 
-from headrace.tables.commit.building import BuiltFiles, building
+from headrace.tables.commit.committing import BuiltFiles, building
 from headrace.tables.commit.file_names import name_files
-from headrace.tables.commit.projecting import projected
 from headrace.tables.errors import TableError
 from headrace.tables.values.columns import KAFKA
+
+
+def projected(
+    batch: pa.RecordBatch, have: Schema, want: Schema, target: pa.Schema, constants: Mapping[int, Any] | None = None
+) -> pa.RecordBatch:
+    """Return the batch with the columns of `want`, which are `target` in Arrow. `have`: the schema of the batch,
+    with columns in the same order. `constants`: by field id, the value of columns that the batch lacks. TableError if
+    a required column is missing.
+    """
+    columns = _fields(batch.columns, have.fields, want.fields, list(target), len(batch), constants or {})
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _fields(
+    values: list[pa.Array],
+    have: tuple[NestedField, ...],
+    want: tuple[NestedField, ...],
+    target: list[pa.Field],
+    rows: int,
+    constants: Mapping[int, Any],
+) -> list[pa.Array]:
+    places = {field.field_id: at for at, field in enumerate(have)}
+    found = []
+    for field, into in zip(want, target, strict=True):
+        at = places.get(field.field_id)
+        if at is not None:
+            found.append(_projected(values[at], have[at].field_type, field.field_type, into.type, constants))
+        elif (constant := constants.get(field.field_id, field.initial_default)) is not None:
+            found.append(pa.repeat(pa.scalar(constant, type=into.type), rows))
+        elif field.required:
+            raise TableError(f"a data file lacks the required column {field.name} ({field.field_id})")
+        else:
+            found.append(pa.nulls(rows, into.type))
+    return found
+
+
+def _projected(
+    values: pa.Array, have: IcebergType, want: IcebergType, target: pa.DataType, constants: Mapping[int, Any]
+) -> pa.Array:
+    match want:
+        case StructType():
+            assert isinstance(have, StructType), "a struct does not become another type"
+            children = [values.field(at) for at in range(values.type.num_fields)]
+            fields = [target.field(at) for at in range(target.num_fields)]
+            found = _fields(children, have.fields, want.fields, fields, len(values), constants)
+            return pa.StructArray.from_arrays(found, fields=fields, mask=values.is_null())
+        case ListType():
+            assert isinstance(have, ListType), "a list does not become another type"
+            start, end, offsets = _offsets(values)
+            items = values.values.slice(start, end - start)
+            made = _projected(items, have.element_type, want.element_type, target.value_type, constants)
+            return pa.LargeListArray.from_arrays(offsets, made, type=target, mask=values.is_null())
+        case MapType():
+            assert isinstance(have, MapType), "a map does not become another type"
+            start, end, offsets = _offsets(values)
+            keys, items = (each.slice(start, end - start) for each in (values.keys, values.items))
+            made_keys = _projected(keys, have.key_type, want.key_type, target.key_type, constants)
+            made_items = _projected(items, have.value_type, want.value_type, target.item_type, constants)
+            offsets = offsets.cast(pa.int32())
+            return pa.MapArray.from_arrays(offsets, made_keys, made_items, type=target, mask=values.is_null())
+    return values if values.type == target else values.cast(target)
+
+
+def _offsets(values: pa.Array) -> tuple[int, int, pa.Array]:
+    """Return where the elements of a list or map array begin and end, and its offsets from there on."""
+    offsets = values.offsets.to_numpy().astype("int64")  # a copy: Arrow takes no nulls with offsets of a slice
+    start, end = int(offsets[0]), int(offsets[-1])
+    return start, end, pa.array(offsets - start)
+
 
 BOUNDED = ("key", "timestamp", "partition", "offset")
 """The fields of `kafka` that have bounds."""

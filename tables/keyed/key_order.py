@@ -6,7 +6,7 @@ each key's records come in order. Pure, but for `waits_of`.
     shrinking          what the partitions that got the keys have since then waits for the end of the marked partition
     halving            what the parent has behind the place where its child began waits for the end of the child
 
-Place: before a keyed table's step is read (spark/tables/merging.py).
+Place: before a keyed table's step is read (spark/tables/worker.py).
 Invariant: a record of a key that moved by linear hashing is merged only after the earlier ones of it, in an earlier
 commit. The order is that of clients which keep it and of their groups (metastore/partitions/waiting.py, decisions 49
 and 52); waits follow sources downwards only, so they end.

@@ -1,11 +1,15 @@
-"""Opens the records of a chunk for a keyed table: changes, records that do not fit, and where a partition has to wait.
+"""Opens the records of a chunk for a keyed table: changes, unfit records, where a partition has to wait.
+
+Place: between the raw rows of a scan and merging.py, in the driver and in tasks of Spark. tables/worker.py and tasks
+of Spark also take from here what opens the records of any table.
 
     raw rows -> delete markers                                    -> changes that delete
              -> values -> columns (values/open.py) -> their keys  -> changes that put a row
 
-Place: between the raw rows of a scan and merging.py, in the driver and in tasks of Spark.
-Invariant: each record is one change, or is in `dead`, or is at or behind its partition's cut. A record does not
-fit if its key cannot be read: no key, a key column that is null, a delete marker if the key is in the value.
+Invariant: each record is one change, or is in `dead`, or is at or behind its partition's cut. A record does not fit
+if its key cannot be read: no key, a key column that is null, a delete marker if the key is in the value.
+Invariant of the choice: driver, tasks and the local worker open by the same rules: the table's definition and its
+schema.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 
 from headrace.config.table_configs import BINARY, RECORD_KEY
 from headrace.tables.keyed.merging import PLACE, changes_of
-from headrace.tables.keys import column_at, joined_keys, key_paths
+from headrace.tables.layout import column_at, joined_keys, key_paths
 from headrace.tables.state import Definition, OffsetGap, ranges_of
 from headrace.tables.values.columns import KAFKA
+from headrace.tables.values.formats import ValueFormats
 from headrace.tables.values.open import DEAD_RANGES_MAX, Cut, Tolerance, ValueOpener, kafka_struct
 
 NO_COLUMNS = pa.struct([])
@@ -192,3 +199,17 @@ def _kafka_of(rows: pa.Table) -> pa.Table:
         return rows
     names = ("key", "timestamp", "partition", "offset")
     return pa.table({name: column_at(rows, f"{KAFKA}.{name}") for name in names})
+
+
+def value_opener(definition: Definition, schema: Schema, formats: ValueFormats) -> ValueOpener | None:
+    """Return what opens values; None for a table without a schema. OptionError, SchemaError if it cannot be used."""
+    if definition.value_format == BINARY:
+        return None
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return formats.opener(definition, columns)
+
+
+def keyed_opener(definition: Definition, schema: Schema, formats: ValueFormats) -> KeyedOpener:
+    """Return what opens records for a table with a row per key. Errors as value_opener."""
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return KeyedOpener.of(definition, columns, value_opener(definition, schema, formats))

@@ -31,7 +31,7 @@ from headrace.storage.errors import UnavailableError
 from headrace.tables.catalog import name_of, translated
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.commit.data_files import DataFilePlace, read_files, with_bounds, write_files
-from headrace.tables.commit.live_files import KnownManifests
+from headrace.tables.commit.snapshots import KnownManifests
 from headrace.tables.errors import TableError
 from headrace.tables.upkeep.replacing import ATTEMPTS, Replacement, Replacer, why_untouched
 from headrace.tables.upkeep.rewriting import COMMIT_BYTES, remove

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
 from headrace.tables.catalog import name_of, translated
-from headrace.tables.commit.removing import remove_files
+from headrace.tables.commit.committing import remove_files
 from headrace.tables.state import PROGRESS, TableProgress
 
 MAIN = "main"

@@ -1,21 +1,26 @@
 """Upkeep as jobs of the metastore: each table's is leased to one worker at a time.
 
+Place: TableFollower asks for jobs; the job loop of the process (jobs/runner.py, started by
+cli/process/tables_role.py or spark/tables/application.py) runs them, with the metrics here.
+
     the loop over tables -> a job for each that has none, due after the interval -> a worker's lease -> steps.py
 
-Place: TableFollower asks for jobs; the job loop of the process (jobs/runner.py, started by
-cli/process/tables_role.py or spark/tables/application.py) runs them.
-Invariant: a table has at most one unfinished job of each kind, and the lease of that has one holder. A job that another
-worker took is cancelled: what its thread still does is bound to a snapshot (steps.py), so losing the lease in the
-middle loses and doubles no row. The kind names catalog and namespace: only workers that have these open take it.
+Invariant: a table has at most one unfinished job of each kind, and the lease of that has one holder. A job that
+another worker took is cancelled: what its thread still does is bound to a snapshot (steps.py), so losing the lease
+in the middle loses and doubles no row. The kind names catalog and namespace: only workers that have these open take
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import PER_TABLE, TABLE_ORPHANS, TABLE_UPKEEP, JobKind
@@ -30,8 +35,61 @@ from headrace.tables.catalog import CatalogAddress
 from headrace.tables.errors import ForeignTableError
 from headrace.tables.looking import Condition, TableReader
 from headrace.tables.state import WITH_UPKEEP
-from headrace.tables.upkeep.metrics import UpkeepMetrics
-from headrace.tables.upkeep.steps import TableUpkeep
+from headrace.tables.upkeep.steps import TableUpkeep, UpkeepReport
+
+
+class UpkeepMetrics:
+    """One set per process with the role tables."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.orphans = Counter(
+            "headrace_table_orphans_removed_total",
+            "Data files that no commit of the table has, and that were removed",
+            ["table"],
+            registry=registry,
+        )
+        self._deleted = Counter(
+            "headrace_table_retention_deleted_rows_total",
+            "Rows that were older than the table's retention, and were deleted",
+            ["table"],
+            registry=registry,
+        )
+        self._replaced = Counter(
+            "headrace_table_replaced_files_total",
+            "Small data files that upkeep replaced by larger ones",
+            ["table"],
+            registry=registry,
+        )
+        self._expired = Counter(
+            "headrace_table_expired_snapshots_total", "Snapshots that upkeep removed", ["table"], registry=registry
+        )
+        self._files = Gauge(
+            "headrace_table_files",
+            "Data files of the table and its dead letters, as of the newest upkeep by this process",
+            ["table"],
+            registry=registry,
+        )
+        self._manifests = Gauge(
+            "headrace_table_manifests",
+            "Manifests of the table and its dead letters, as of the newest upkeep by this process",
+            ["table"],
+            registry=registry,
+        )
+
+    def done(self, table: str, report: UpkeepReport) -> None:
+        """Show one run."""
+        self._deleted.labels(table).inc(report.deleted.rows)
+        self._replaced.labels(table).inc(report.rewritten.replaced)
+        self._expired.labels(table).inc(report.expired)
+        self._files.labels(table).set(report.files)
+        self._manifests.labels(table).set(report.manifests)
+
+    def forget(self, table: str) -> None:
+        """The table was dropped."""
+        for gauge in (self._files, self._manifests):
+            with contextlib.suppress(KeyError):
+                gauge.remove(table)
+
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from headrace.tables.catalog import name_of, translated
+from headrace.tables.commit.committing import remove_files
 from headrace.tables.commit.file_names import file_prefix
-from headrace.tables.commit.removing import remove_files
 
 logger = logging.getLogger(__name__)
 DATA_PATH = "write.data.path"

@@ -27,8 +27,7 @@ from pyiceberg.table.snapshots import Operation
 
 from headrace.tables.catalog import name_of, view_of
 from headrace.tables.commit.committing import CommitOutcome, WrittenFiles, commit, set_progress
-from headrace.tables.commit.live_files import KnownManifests, LiveTable
-from headrace.tables.commit.manifests import ReplaceFiles
+from headrace.tables.commit.snapshots import KnownManifests, LiveTable, ReplaceFiles
 from headrace.tables.state import Broken, Follows, standing_of
 from headrace.tables.upkeep.orphans import changed_ms
 

@@ -21,14 +21,13 @@ from pyiceberg.table import Table
 from headrace.config.settings import Settings
 from headrace.tables.catalog import TableCatalog, name_of, translated, view_of
 from headrace.tables.commit.data_files import DataFilePlace
-from headrace.tables.commit.live_files import KnownManifests
+from headrace.tables.commit.snapshots import KnownManifests
 from headrace.tables.state import Broken, Definition, standing_of
 from headrace.tables.upkeep.deleting import DeletedRows, retain
 from headrace.tables.upkeep.expiry import expire
 from headrace.tables.upkeep.orphans import remove_orphans
 from headrace.tables.upkeep.replacing import Replacer, why_untouched
-from headrace.tables.upkeep.rewrite_plan import RewriteLimits
-from headrace.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewritten, TableRewriter, write_here
+from headrace.tables.upkeep.rewriting import COMMIT_BYTES, Group, RewriteLimits, Rewritten, TableRewriter, write_here
 
 logger = logging.getLogger(__name__)
 

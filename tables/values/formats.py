@@ -21,8 +21,7 @@ import pyarrow as pa
 from headrace.config.table_configs import AVRO, JSON, JSON_SCHEMA, REGISTRY, VALUE_FORMATS
 from headrace.scan.errors import OptionError
 from headrace.tables.state import Definition
-from headrace.tables.values.apart.opener import ApartOpener
-from headrace.tables.values.apart.process import OpeningPool
+from headrace.tables.values.apart.process import ApartOpener, OpeningPool
 from headrace.tables.values.avro import AvroSchema
 from headrace.tables.values.columns import ValueShape
 from headrace.tables.values.inferred import InferredJson

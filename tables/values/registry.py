@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from headrace.config.shown import without_secrets
+from headrace.config.addresses import without_secrets
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import UnavailableError
 from headrace.tables.errors import MisfitError, SchemaError

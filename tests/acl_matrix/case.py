@@ -12,7 +12,7 @@ from dataclasses import Field, fields
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
-from headrace.protocol.refusal import empty_value, is_required
+from headrace.protocol.answers import empty_value, is_required
 
 TOPIC, NEW_TOPIC, OLD_TOPIC, GROUP, TRANSACTION = "acl-topic", "acl-new", "acl-old", "acl-group", "acl-transaction"
 CONSUMER_GROUP, OWNER = "acl-consumer-group", "User:owner"

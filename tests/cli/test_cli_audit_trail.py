@@ -13,8 +13,8 @@ from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import ARCHIVE_AUDIT
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.api.segment_keys import base64url
-from headrace.metastore.audit_trail.objects import ObjectWriter
+from headrace.metastore.api.segment_states import base64url
+from headrace.metastore.audit_trail import ObjectWriter
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store

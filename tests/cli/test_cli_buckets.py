@@ -18,7 +18,7 @@ import pytest
 from headrace.cli import storage as storage_command
 from headrace.cli.main import main
 from headrace.config.settings import Settings
-from headrace.metastore.api.bucket import KnownBucket
+from headrace.metastore.api.life import KnownBucket
 from headrace.metastore.life import own_bucket
 from headrace.metastore.life.own_bucket import require_bucket, require_files
 from headrace.metastore.postgres.embedded import EmbeddedPostgres

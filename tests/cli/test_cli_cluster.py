@@ -20,11 +20,10 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api import topics
 from headrace.metastore.api.agents import AgentRegistration
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.replay import apply
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.cli.main import main
-from headrace.metastore.api.segment_keys import base64url
+from headrace.metastore.api.segment_states import base64url
 from headrace.storage.records.codec import Record, encode_batch
 from tests.metastore.lifecycle_rows import TOPIC, LifecycleRows, one_life
 from tests.storage.segments import Placed, lay_out

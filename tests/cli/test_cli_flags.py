@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.client.transport import client_config
-from headrace.cli.command_line import make_parser
-from headrace.cli.commands import COMMANDS
+from headrace.cli.commands import COMMANDS, make_parser
 from headrace.cli.main import main
 from headrace.config.declared import declared
 from headrace.config.load import BOOTSTRAP_SERVER, load

@@ -17,12 +17,10 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.cli.process import http_connection
-from headrace.cli.process.http_app import make_app
-from headrace.cli.process.http_connection import BoundedConnection, bounded
-from headrace.cli.process.http_server import HttpServer
-from headrace.cli.process.log_format import OneLineFormatter
-from headrace.cli.process.readiness import Part
+from headrace.cli.process import http_server
+from headrace.cli.process.http_app import Part, make_app
+from headrace.cli.process.http_server import BoundedConnection, HttpServer, bounded
+from headrace.cli.process.logs import OneLineFormatter
 from headrace.storage.errors import InvalidError
 from tests.agent.listener.listener_client import until
 from tests.patch import Patch
@@ -104,7 +102,7 @@ async def test_idle_connections_do_not_keep_out_a_probe() -> None:
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_half_a_request_is_closed_at_its_deadline(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "WAIT_SECONDS", 0.05)
     async with _serving() as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(part)
@@ -123,7 +121,7 @@ async def test_the_planted_bug_waits_for_the_head_only(patch: Patch) -> None:
             self._set_served(True)
 
     patch.replace(BoundedConnection, "handle_events", handle_events)
-    patch.replace(http_connection, "WAIT_SECONDS", 0.05)
+    patch.replace(http_server, "WAIT_SECONDS", 0.05)
     connection = bounded(MOST, limits_reached(CollectorRegistry()))
     async with _serving(connection) as (port, _):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -159,7 +157,7 @@ async def test_a_request_behind_another_is_dropped() -> None:
 async def test_a_client_that_does_not_read_is_closed_at_its_deadline(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "WAIT_SECONDS", 0.05)
     connection = bounded(MOST, limits_reached(CollectorRegistry()))
     async with _serving(connection) as (port, _):
         with socket.socket() as deaf:

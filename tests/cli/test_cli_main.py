@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.cli.command_line import make_parser
+from headrace.cli.commands import make_parser
 from headrace.cli.main import main
 from headrace.cli.options import settings_from
 from headrace.metastore.log.image import MetadataImage

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.console.rendering import Pages
+from headrace.cli.console.parts import Pages
 from headrace.cli.console.samples import Sample
 from headrace.cli.output import write, write_error
 from headrace.cli.plain_console import PlainConsole
-from headrace.cli.process.log_format import OneLineFormatter
-from headrace.cli.top.screen import Screen, drawn
+from headrace.cli.process.logs import OneLineFormatter
+from headrace.cli.top import Screen, drawn
 from headrace.storage.client_text import is_control, json_text, one_line, visible
 
 CLI = Path(__file__).resolve().parents[2] / "cli"

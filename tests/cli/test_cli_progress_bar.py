@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.output import ProgressBar
 
 
 @pytest.mark.parametrize(

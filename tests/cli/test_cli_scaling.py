@@ -13,7 +13,7 @@ from headrace.cli.client.cluster import ANY, TRIES, KafkaCluster
 from headrace.cli.client.transport import ClientConfig
 from headrace.cli.main import main
 from headrace.cli.scaling import double
-from headrace.protocol.scale_topic import (
+from headrace.protocol.own_requests import (
     ScaleRequest,
     ScaleResponse,
     ScaleStep,

@@ -15,8 +15,8 @@ from headrace.agent.access.sasl.exchange import AuthenticationFailed
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SEALED_SECRETS, AgentRegistration, agent_features
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import SealedKeys
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.sealing import Sealing, is_sealed

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import segments
 from headrace.cli.main import main
-from headrace.metastore.api.segment_keys import base64url
+from headrace.metastore.api.segment_states import base64url
 from tests.metastore.lifecycle_rows import TOPIC, LifecycleRows, one_life
 
 pytestmark = pytest.mark.requirement("R3")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
-from headrace.cli.shell.commands import LeaveShell, Shell
+from headrace.cli.shell.command import LeaveShell, Shell
 from headrace.cli.shell.tree import find, text, tree, walk
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (

@@ -18,9 +18,9 @@ from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import decode_record
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import SealedKeys
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore

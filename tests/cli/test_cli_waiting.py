@@ -18,7 +18,7 @@ import pytest
 from headrace.cli.process import open_process as module
 from headrace.cli.process import serve
 from headrace.cli.process.open_process import open_metastore
-from headrace.cli.process.waiting import RETRY_SECONDS
+from headrace.cli.process.shell import RETRY_SECONDS
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id

@@ -16,12 +16,10 @@ from kio.schema.errors import ErrorCode
 from headrace.client import ClientSettings, OrderedConsumer, OrderedProducer
 from headrace.client.cluster import ClientCluster
 from headrace.client.fetching import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
-from headrace.client.frame import Frame
-from headrace.client.metadata_wire import OrderedTopic
-from headrace.client.old_values import MOVED_HEADER
+from headrace.client.messages import Frame, OrderedTopic
+from headrace.client.offsets import MOVED_HEADER
 from headrace.client.sending import ProducedBatch, decode_produce_response, encode_produce_request
-from headrace.metastore.partitions.linear_hashing import place
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash, place
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.ordered_requests import LEADER_EPOCHS_KEY, decode_epochs_response, encode_epochs_request

@@ -9,8 +9,7 @@ from collections import defaultdict
 import pytest
 
 from headrace.client.topic_queue import QueuedRecord, ReadyBatch, TopicQueue
-from headrace.metastore.partitions.linear_hashing import place
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash, place
 from headrace.protocol.partition_counts import TopicCounts
 from headrace.storage.records.codec import Record
 from tests.planted import PlantedBugs, Trial

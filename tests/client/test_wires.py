@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 
 from headrace.client.fetching import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
-from headrace.client.metadata_wire import decode_metadata_response, encode_metadata_request
+from headrace.client.messages import decode_metadata_response, encode_metadata_request
 from headrace.client.sending import ProducedBatch, decode_produce_response, encode_produce_request
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.fetch_codec import (

@@ -22,9 +22,9 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.fetch.rendered import lifecycle_topic
 from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
-from headrace.compactor import audit_archive
-from headrace.compactor.audit_archive import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
+from headrace.compactor import segments as audit_archive
 from headrace.compactor.permit import Mark, write_mark
+from headrace.compactor.segments import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
 from headrace.jobs.kinds import ARCHIVE_AUDIT, ARCHIVE_AUDIT_ROWS
 from headrace.jobs.lease import Lease
 from headrace.jobs.runner import JobHandler

@@ -15,10 +15,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.janitor import Janitor, JanitorMetrics
+from headrace.compactor.permit import Undecided
 from headrace.compactor.sweeper import Sweeper
-from headrace.compactor.undecided import Undecided
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.api.jobs import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
+from headrace.compactor.segments import SegmentCleanup, SegmentCleanupMetrics
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_UP_SEGMENTS
 from tests.compactor.test_compact_faults import run_janitor

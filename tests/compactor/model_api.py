@@ -9,8 +9,7 @@ import uuid
 from collections.abc import Collection, Sequence
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
-from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
-from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.compaction import DamagedExtent, LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.metastore.keys import split_partition_key

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
-from headrace.compactor.undecided import Undecided
+from headrace.compactor.janitor import Janitor, JanitorMetrics
+from headrace.compactor.permit import Undecided
+from headrace.compactor.segments import SegmentCleanup, SegmentCleanupMetrics
 from headrace.config.settings import Settings
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.storage.errors import FencedError

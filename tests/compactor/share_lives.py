@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.agent.groups.share.answered import AnsweredShares
-from headrace.compactor.lost_shares import LostShares, find_lost_shares
-from headrace.compactor.share_recorder import ShareRecorder
+from headrace.compactor.share_record import LostShares, ShareRecorder, find_lost_shares
+from headrace.metastore.api.groups import ShareState, StoredSharePartition
 from headrace.metastore.api.read import EpochEnd, EpochQuery
-from headrace.metastore.api.share_groups import ShareState, StoredSharePartition
 from headrace.metastore.life.numbers import epoch_floor
 from headrace.metastore.share_states import KeptRange, encode_kept
 from headrace.storage.objects.memory import MemoryStore

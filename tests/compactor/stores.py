@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ObjectInfo, ObjectStore, StoreDecorator
 
 
 class PausingStore(StoreDecorator):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.jobs.kinds import COMPACT
-from headrace.metastore.api.damage import DamagedExtent, DamageKind
+from headrace.metastore.api.compaction import DamagedExtent, DamageKind
 from headrace.storage.errors import BadTransferError, FencedError
 from headrace.storage.file_id import object_key
 from headrace.storage.segment import rereading

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.compactor import audit_archive
-from headrace.compactor.audit_archive import AuditArchiver, joinable
+from headrace.compactor import segments
+from headrace.compactor.segments import AuditArchiver, joinable
 from headrace.jobs.kinds import ARCHIVE_AUDIT
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
+from headrace.metastore.audit_trail import AuditReader, TrailPage
 from headrace.metastore.postgres.housekeeping import housekeeping as postgres_housekeeping
 from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -212,7 +212,7 @@ async def test_an_object_that_is_joined_during_a_fetch_is_read_in_its_place(worl
 
 
 def test_neighbours_of_a_day_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_archive, "JOIN_RECORDS", 100)
+    monkeypatch.setattr(segments, "JOIN_RECORDS", 100)
     days = [0, 0, 1, 3, 3, 3, 3, 3, 3, 9]
     sizes = [60, 30, 30, 40, 200, 50, 30, 30, 90, 99]
     rows = [
@@ -235,7 +235,7 @@ async def test_an_object_that_is_missing_is_an_error_and_no_gap(world: TrailWorl
     await world.archive(archiver)
     assert world.registry.get_sample_value(MISSING) == 1
     await world.store.put(lost, data)
-    for _ in range(audit_archive.RUNS_PER_RECHECK):
+    for _ in range(segments.RUNS_PER_RECHECK):
         await world.archive(archiver)
     assert world.registry.get_sample_value(MISSING) == 0, "it was copied back"
     await world.check()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from headrace.compactor.audit_archive import SWEEP_AGE_MS
+from headrace.compactor.segments import SWEEP_AGE_MS
 from headrace.jobs.kinds import ARCHIVE_AUDIT_ROWS
 from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
 from headrace.metastore.postgres.store import PostgresMetastore

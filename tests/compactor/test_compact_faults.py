@@ -14,23 +14,20 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.janitor import Janitor, JanitorMetrics
 from headrace.compactor.merge import COMPLAINTS_MAX
+from headrace.compactor.permit import Undecided
 from headrace.compactor.sources import damaged_extent
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
-from headrace.compactor.undecided import Undecided
-from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
-from headrace.metastore.api.damage import DamageKind
+from headrace.metastore.api.compaction import DamageKind, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import is_in_file
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import file_id_of, new_file_id, object_key
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectStore, StoreDecorator
 from headrace.storage.records.codec import Record
 from headrace.storage.segment import rereading
 from tests.agent.fetch.fetch_world import NEVER_SEEN

@@ -16,10 +16,8 @@ from headrace.metastore.api.commit import FileCommit, FileStatus
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.hedge_policy import SAMPLES_MIN, HedgePolicy
-from headrace.storage.objects.hedging import HedgedStore
-from headrace.storage.objects.store import ObjectInfo, ObjectStore
+from headrace.storage.objects.hedging import SAMPLES_MIN, HedgedStore, HedgePolicy
+from headrace.storage.objects.store import ObjectInfo, ObjectStore, StoreDecorator
 from tests.compactor.janitor_world import DELAY_SECONDS, HOUR, SETTLED_SECONDS, JanitorWorld
 from tests.patch import Patch
 

@@ -18,11 +18,12 @@ import pytest
 
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.cli.main import main
-from headrace.compactor import lost_shares, share_recorder
-from headrace.compactor.share_recorder import ShareRecorder
+from headrace.compactor import share_record
+from headrace.compactor import share_record as lost_shares
+from headrace.compactor.share_record import ShareRecorder
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.api.share_groups import ShareState, StoredSharePartition
+from headrace.metastore.api.groups import ShareState, StoredSharePartition
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.recorded_shares import STORED, RecordedShares
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -145,8 +146,8 @@ PLANTS: dict[str, Plant] = {
     "what any life found counts": wrapped(lost_shares, "found_by", _any_life_s_find_counts),
     "the log of an earlier life has no end": wrapped(lost_shares, "_ends", _the_log_has_no_end),
     "the first state counts": wrapped(lost_shares, "_order", _the_first_record_counts),
-    "a server that went back records": wrapped(share_recorder, "read_stored", _a_server_that_went_back_records),
-    "an earlier record is enough": wrapped(share_recorder, "read_stored", _an_earlier_record_is_enough),
+    "a server that went back records": wrapped(share_record, "read_stored", _a_server_that_went_back_records),
+    "an earlier record is enough": wrapped(share_record, "read_stored", _an_earlier_record_is_enough),
     "the beginning is forgotten": wrapped(lost_shares, "lost_ranges", _the_beginning_is_forgotten),
     "what is done after the start is forgotten": wrapped(lost_shares, "lost_ranges", _what_is_done_later_is_forgotten),
     "agents record nothing": wrapped(AnsweredShares, "record", _agents_forget_at_once),

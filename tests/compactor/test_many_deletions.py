@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headrace.compactor.segment_cleanup import ROWS_PER_CALL
+from headrace.compactor.segments import ROWS_PER_CALL
 from headrace.config.settings import Settings
 from headrace.storage.file_id import new_file_id, object_key
 from tests.compactor.segment_world import DAY, SegmentWorld

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.compactor.pace import LOOK_SECONDS, Pace, follow_pace
-from headrace.compactor.worker import SPARE_CONNECTIONS
+from headrace.compactor.worker import LOOK_SECONDS, SPARE_CONNECTIONS, Pace, follow_pace
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import (
     BROKER_RESOURCE,
@@ -18,9 +17,9 @@ from headrace.metastore.log.effective_configs import (
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from tests.compactor.workers import a_worker

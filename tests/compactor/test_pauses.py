@@ -15,10 +15,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.janitor import Janitor
-from headrace.compactor.retention import Retention
-from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.compactor.permit import Undecided
+from headrace.compactor.retention import Retention, RetentionMetrics
 from headrace.compactor.sweeper import Sweeper
-from headrace.compactor.undecided import Undecided
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
 from headrace.storage.file_id import object_key

@@ -9,10 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import planner
-from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.compact import CompactionMetrics
 from headrace.compactor.plan import decode_job
-from headrace.compactor.planner import Planner
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import Planner, PolicyLimits
 from headrace.jobs.kinds import COMPACT, COMPACT_LARGE, PLAN_COMPACTION
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.postgres.statement import Pool, Statement

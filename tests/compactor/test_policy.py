@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose, write_bound
+from headrace.compactor.planner import LAST_LEVEL, PolicyLimits, choose, write_bound
 from headrace.metastore.api.compaction import FileFacts
 from load.benchmarks.compaction_simulation import Arrivals, simulate
 

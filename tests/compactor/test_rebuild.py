@@ -21,7 +21,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock

@@ -17,11 +17,18 @@ import pytest
 from headrace.compactor import rebuild
 from headrace.compactor.outcomes import BulkDecisionRecorder
 from headrace.compactor.rebuild import BulkFiles
-from headrace.metastore.api.bulk import BulkFile, BulkOutcome
+from headrace.metastore.api.commit import BulkFile, BulkOutcome
 from headrace.metastore.api.read import Extent, ExtentQuery
-from headrace.metastore.bulk_records import PREFIX, RECORDED, are_recorded
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.recorded_objects import list_in_force, list_recorded, read_entries, write_entries
+from headrace.metastore.recorded_objects import (
+    PREFIX,
+    RECORDED,
+    are_recorded,
+    list_in_force,
+    list_recorded,
+    read_entries,
+    write_entries,
+)
 from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.bulk.task import Rows
 from headrace.storage.file_id import new_bulk_file_id, term_ms

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import PATIENT_ATTEMPTS
-from headrace.compactor.metrics import CompactionMetrics
-from headrace.compactor.planner import Planner
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.compact import PATIENT_ATTEMPTS, CompactionMetrics
+from headrace.compactor.planner import Planner, PolicyLimits
 from headrace.jobs.kinds import COMPACT, PLAN_COMPACTION
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner, RunnerTerms
+from headrace.jobs.runner import JobMetrics, JobRunner, RunnerTerms
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from headrace.storage.supervision import Supervisor
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import move_time, rows, session

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.restored_topic import kept_records
-from headrace.metastore.topic_restore import newest_of, restore_deleted
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.topic_restore import kept_records, newest_of, restore_deleted
 from tests.compactor.segment_world import DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
 from tests.metastore.sessions import set_for_cluster
 

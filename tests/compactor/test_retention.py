@@ -12,21 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
-from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.undecided import Undecided
+from headrace.compactor.permit import Undecided
+from headrace.compactor.retention import (
+    KEEP_ALL,
+    Retention,
+    RetentionMetrics,
+    RetentionRule,
+    topic_rule,
+    wanted_log_start,
+)
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.jobs.lease import Lease
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, HeadraceError

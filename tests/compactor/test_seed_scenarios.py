@@ -16,8 +16,7 @@ import pytest
 
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
-from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
-from headrace.metastore.api.segment_states import RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import RemotePartitionDeleteState, RemoteSegmentKey, parse_key
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.records import RemotePartitionDeleteMetadataRecord, decode

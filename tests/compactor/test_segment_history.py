@@ -17,7 +17,7 @@ from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, NotFoundError, UnavailableError
-from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import StoreDecorator
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.metastore.sessions import delete

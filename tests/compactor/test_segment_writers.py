@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.kinds import COMPACT
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner, RunnerTerms
+from headrace.jobs.runner import JobMetrics, JobRunner, RunnerTerms
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
 from headrace.storage.supervision import Supervisor

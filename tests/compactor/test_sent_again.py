@@ -14,7 +14,7 @@ import pytest
 from headrace.compactor import put_back
 from headrace.compactor.put_back import SentAgain, plan_put_back
 from headrace.metastore.life.forgotten import OffsetRange
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.storage.records.header import BatchHeader, read_header
 from tests.compactor.test_lost import _certain
 from tests.compactor.world import CompactionWorld

@@ -23,13 +23,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import sweeper
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.janitor import JanitorMetrics
+from headrace.compactor.permit import Undecided
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
-from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import COMPACT_LARGE, SWEEP_ORPHANS
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner, RunnerTerms
+from headrace.jobs.runner import JobMetrics, JobRunner, RunnerTerms
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent
@@ -59,7 +58,7 @@ pytestmark = [
 from pyspark.sql.datasource import InputPartition  # noqa: E402
 
 from headrace.compactor.spark.application import work  # noqa: E402
-from headrace.compactor.spark.groups import tasks_at_a_time  # noqa: E402
+from headrace.compactor.spark.driver import tasks_at_a_time  # noqa: E402
 from headrace.compactor.spark.parts import split  # noqa: E402
 from headrace.compactor.spark.source import PlanReader, Task  # noqa: E402
 

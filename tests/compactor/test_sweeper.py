@@ -128,7 +128,7 @@ async def test_a_stale_list_does_no_harm(world: JanitorWorld) -> None:
 async def test_a_sweep_goes_on_behind_the_last_finished_page(
     world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.compactor.listing.PAGE_KEYS", 2)
+    monkeypatch.setattr("headrace.compactor.sweeper.PAGE_KEYS", 2)
     for _ in range(7):
         await world.put(world.new_file(age_seconds=5 * HOUR))
     keys = sorted(await world.store.keys())

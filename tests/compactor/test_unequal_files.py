@@ -14,19 +14,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingRecorder
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
-from headrace.compactor.retention import Retention
-from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.compactor.janitor import Janitor, JanitorMetrics
+from headrace.compactor.permit import Undecided
+from headrace.compactor.retention import Retention, RetentionMetrics
 from headrace.compactor.sweeper import Sweeper
-from headrace.compactor.undecided import Undecided
 from headrace.config.cluster_values import NEEDED_TO_DELETE
 from headrace.config.settings import Settings
 from headrace.jobs.lease import Lease
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.metadata_log import StoredSnapshot
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.file_id import new_file_id, object_key

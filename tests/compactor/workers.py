@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
-from headrace.jobs.metrics import JobMetrics
+from headrace.jobs.runner import JobMetrics
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock
 from headrace.storage.objects.memory import MemoryStore

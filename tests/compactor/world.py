@@ -15,9 +15,8 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.kinds import COMPACT
 from headrace.jobs.lease import Lease

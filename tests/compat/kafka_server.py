@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from headrace.cli.bench.kafka_target import open_kafka
-from headrace.cli.bench.target_spec import TargetSpec
+from headrace.cli.bench.targets import TargetSpec
 from tests.tools import KAFKA_JARS
 
 

@@ -13,9 +13,8 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from headrace.metastore.api.segment_keys import base64url
-from headrace.metastore.segment_logs.partitioner import metadata_partition
-from headrace.metastore.segment_logs.records import decode
+from headrace.metastore.api.segment_states import base64url
+from headrace.metastore.segment_logs.records import decode, metadata_partition
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from tests.confluent_records import read

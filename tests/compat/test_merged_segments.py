@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from headrace.metastore.api.agents import SEGMENT_KEYS
-from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
+from headrace.metastore.api.segment_states import RemoteSegmentKey, parse_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.records import RemoteLogSegmentMetadataUpdateRecord, decode

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from headrace.metastore.partitions.partitioners import PARTITIONERS
+from headrace.metastore.partitions.placement import PARTITIONERS
 from load.dev_server import DevServer
 from tests.compat.clients import CLIENTS, Client, pairs
 from tests.kafka_clients import KafkaClients

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from headrace.cli.client.cluster import KafkaCluster
-from headrace.cli.client.share_groups import share_progress
+from headrace.cli.client.groups import share_progress
 from headrace.cli.client.transport import client_config
 from headrace.cli.main import main
 from load.dev_server import DevServer

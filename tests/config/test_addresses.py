@@ -15,16 +15,14 @@ from urllib.parse import quote
 import pytest
 
 from headrace.cli.main import main
+from headrace.config.addresses import HIDDEN, shown_address, without_logins
 from headrace.config.broker_configs import holds_secret
 from headrace.config.errors import ConfigError
 from headrace.config.load import load, read_properties
 from headrace.config.metastore_url import metastore_url_problem
 from headrace.config.settings import Settings
-from headrace.config.shown import HIDDEN, shown_address, without_logins
-from headrace.metastore.postgres.address import parsed
-from headrace.metastore.postgres.password import url_with_password
-from headrace.metastore.postgres.pool import open_pool
-from headrace.metastore.postgres.single_connection import connected
+from headrace.metastore.postgres.address import parsed, url_with_password
+from headrace.metastore.postgres.pool import connected, open_pool
 from headrace.storage.errors import InvalidError
 
 pytestmark = pytest.mark.requirement("X2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.exposure import exposures, http_exposures
+from headrace.config.listeners import exposures, http_exposures
 from headrace.config.load import load
 from headrace.config.settings import STANDARD_AUTHORIZER
 

@@ -9,8 +9,7 @@ import pytest
 
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
-from headrace.config.listener_overrides import for_listener
-from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
+from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, for_listener, listeners, roles
 from headrace.config.load import load
 from headrace.config.refused import why_not_in_files, why_refused
 from headrace.config.topic_configs import BROKER_DEFAULTS

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.client.transport import client_config
 from headrace.config.errors import ConfigError
-from headrace.config.listener_overrides import for_listener
+from headrace.config.listeners import for_listener
 from headrace.config.load import load
 
 

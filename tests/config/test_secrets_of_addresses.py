@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.config.addresses import HIDDEN, without_secrets
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.security_settings import SECRETS
-from headrace.config.shown import HIDDEN, without_secrets
 from headrace.storage.errors import HeadraceError
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.values.registry import RegistryFormat

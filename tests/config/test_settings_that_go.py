@@ -12,11 +12,11 @@ from headrace.cli.doctor import own_settings
 from headrace.cli.doctor.findings import Level
 from headrace.cli.process import serve
 from headrace.config import docs
+from headrace.config.cluster_values import settings_that_go
 from headrace.config.declared import Declared, declared
 from headrace.config.load import load
 from headrace.config.refused import _REFUSED
 from headrace.config.settings import Settings, SettingScope
-from headrace.config.settings_that_go import settings_that_go
 
 ROOT = Path(__file__).resolve().parents[2]
 GOING = {name: setting for name, setting in declared().items() if setting.goes}

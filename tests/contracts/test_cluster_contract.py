@@ -14,14 +14,13 @@ import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.controller import ControllerLease
-from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError, InvalidError, TruncatedError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -22,8 +22,7 @@ import pytest
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
 from headrace.storage.objects.directory import DirectoryStore
-from headrace.storage.objects.hedge_policy import HedgePolicy
-from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.hedging import HedgedStore, HedgePolicy
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.merging import MergingStore

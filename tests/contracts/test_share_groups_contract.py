@@ -8,8 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
-from headrace.metastore.api.share_groups import LoadedSharePartition, ShareState, StoredSharePartition, StoredShareState
+from headrace.metastore.api.groups import (
+    GroupApi,
+    GroupKind,
+    GroupRecord,
+    LoadedSharePartition,
+    ShareState,
+    StoredSharePartition,
+    StoredShareState,
+)
 from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.share_states import GroupProgress

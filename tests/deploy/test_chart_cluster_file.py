@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.client.acls import Acl
-from headrace.cli.command_line import make_parser
+from headrace.cli.commands import make_parser
 from headrace.cli.described.diff import Scope, make_plan
 from headrace.cli.described.reading import read_description
 from headrace.cli.described.state import ClusterState, ObjectKind, TopicState, UserState

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from headrace.cli.doctor.findings import Level
 from headrace.cli.doctor.postgres import examine
 from headrace.cli.main import main
 from headrace.config.settings import Settings
-from headrace.metastore.api.damage import FoundDamage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
@@ -38,10 +36,6 @@ class DirectoryWorld(CompactionWorld):
             f"file://{folder}", StoreOptions(), clock=SystemClock(), rng=random.Random(1)
         )
         self.service = self.new_service()
-
-    async def _note_damage(self, found: Sequence[FoundDamage]) -> None:
-        self.noted += found
-        await self.postgres.compaction.note_damage(found)
 
     async def command(self, capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
         """Run `headrace` with these words, on this metastore and bucket."""

@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from headrace.cli.main import main
-from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
+from headrace.metastore.api.compaction import DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore

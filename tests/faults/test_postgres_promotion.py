@@ -19,7 +19,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.cli import put_back
+from headrace.cli import lost as put_back
 from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.formatted import formatted_cluster_id

@@ -16,11 +16,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.cli.forked_agent import load_code
+from headrace.cli.children import load_code
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.features import change_feature
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.metastore.postgres.migrate import migrate

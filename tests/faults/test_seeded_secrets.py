@@ -32,12 +32,11 @@ from confluent_kafka.admin import (
 )
 
 from headrace.cli.main import main
-from headrace.cli.sealed_secrets import seal_secrets
+from headrace.cli.metastore_changes import seal_secrets
 from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import ScramKeys
-from headrace.metastore.log.snapshot import decode_snapshot
+from headrace.metastore.log.snapshot import decode_snapshot, load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent.access.certificates import Authority

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import LEADER_SPREAD
 from headrace.metastore.log.features import change_feature
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent_process import AgentUnderTest
 from tests.confluent_records import consume

@@ -18,7 +18,7 @@ from contextlib import suppress
 import psycopg
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from tests.hostile.frames import request
 from tests.torture.cluster import TortureCluster
 

@@ -26,7 +26,7 @@ from typing import Any
 import confluent_kafka
 
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from load.dev_server import DevServer
 from tests.growth.doubling_producers import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka
 
-from headrace.metastore.partitions.partitioners import moves
+from headrace.metastore.partitions.placement import moves
 from tests.growth.doubling_readers import ClientProcess, java_client
 from tests.tools import FRANZ_GO_SENDING, KAFKAJS
 

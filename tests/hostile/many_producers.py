@@ -30,7 +30,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.produce.trace import FileTrace
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.cli.storage import format_bucket
 from headrace.config.settings import Settings

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from load.dev_server import AgentAddress, DevServer
 from load.machine_state import machine_state
 from load.workloads import producer as hostile_producer

@@ -23,9 +23,9 @@ from headrace.agent.limits import stored_ids
 from headrace.agent.limits.client_memory import ClientMemory
 from headrace.agent.transactions import add_request
 from headrace.agent.transactions.init_producer_id import InitProducerId
-from headrace.cli.process import log_length
-from headrace.metastore.log import record_sizes
-from headrace.metastore.postgres.cluster import metadata_log
+from headrace.cli.process import logs
+from headrace.metastore.log import records as record_sizes
+from headrace.metastore.postgres.cluster import cluster
 from headrace.storage import repetition
 from tests.house.reversal import Reversal, with_attribute, with_value
 from tests.patch import Patch
@@ -62,7 +62,7 @@ def _reports_of_any_size(patch: Patch) -> None:
 
 
 def _records_of_any_size(patch: Patch) -> None:
-    for module in (record_sizes, metadata_log):
+    for module in (record_sizes, cluster):
         patch.replace(module, "refuse_large", lambda records: None)
 
 
@@ -93,7 +93,7 @@ REVERSALS = {
     "log lines: seen from outside": Reversal(WHOLE_KEYS, OUTSIDE),
     "log lines: repetitions keep digests": Reversal(WHOLE_KEYS, "tests/storage/test_repetition.py"),
     "log lines: a value has a largest length": Reversal(
-        with_attribute(log_length, "_shortened", lambda value: value), "tests/cli/process/test_log_length.py"
+        with_attribute(logs, "_shortened", lambda value: value), "tests/cli/process/test_log_length.py"
     ),
     "quotas: a client id counts its bytes": Reversal(with_attribute(enforcement, "_name_bytes", _no_bytes), REPORT),
     "quotas: a report has a largest size": Reversal(_reports_of_any_size, REPORT),

@@ -10,12 +10,12 @@ from typing import Any
 from headrace.agent.fetch.awaited import AwaitedLog
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.serve.housekeeping import Housekeeper
-from headrace.cli.process import waiting
+from headrace.cli.process import shell as waiting
 from headrace.config.settings import Settings
 from headrace.metastore.postgres import pool, statement, store
-from headrace.metastore.postgres.files.deletion import PostgresDeletion
+from headrace.metastore.postgres.files.files import PostgresDeletion
 from headrace.metastore.postgres.pool import open_pool
-from headrace.metastore.postgres.read import extents
+from headrace.metastore.postgres.read import read
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.errors import HeadraceError
 from tests.house.reversal import Reversal, with_attribute, with_sql, with_value
@@ -102,7 +102,7 @@ REVERSALS = {
         f"{COST}::test_a_held_snapshot_costs_a_commit_a_few_pages",
     ),
     "3 one budget for a look-up over all its partitions": Reversal(
-        with_attribute(extents, "EXTENTS_PER_CALL", 2**31 - 1),
+        with_attribute(read, "EXTENTS_PER_CALL", 2**31 - 1),
         f"{WIDE}::test_a_look_up_of_thousands_of_lagging_partitions_reads_a_bounded_number_of_extents",
     ),
     "3 readers have their own connections": Reversal(

@@ -24,10 +24,10 @@ FOLDERS = (
         pytest.param(r"\bcompaction[._]interval[._]ms\b", {"config/settings.py", "jobs/kinds.py"}, id="a setting"),
         pytest.param(
             r"\bmessage[._]timestamp[._]after[._]max[._]ms\b",
-            {"config/topic_configs.py", "agent/produce/validate.py", "scan/bulk/topics.py"},
+            {"config/topic_configs.py", "agent/produce/validate.py", "scan/bulk/commit.py"},
             id="a topic config",
         ),
-        pytest.param(r"\bheadrace_segment_cleanup_total\b", {"compactor/segment_cleanup.py"}, id="a metric"),
+        pytest.param(r"\bheadrace_segment_cleanup_total\b", {"compactor/segments.py"}, id="a metric"),
         pytest.param(
             r'"json-schema"|\bJSON_SCHEMA\b',
             {"config/table_configs.py", "tables/values/formats.py"},

@@ -18,13 +18,13 @@ from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES
 from headrace.agent.limits.stored_ids import ID_BYTES_MAX
 from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
-from headrace.cli.process.http_connection import WAIT_SECONDS
+from headrace.cli.process.http_server import WAIT_SECONDS
 from headrace.config.declared import declared
 from headrace.config.memory_budget import REMEMBERED_BYTES, SHARE_RECORDS_BYTES, SHARE_SESSIONS_BYTES, memory_budget
 from headrace.config.settings import Settings
-from headrace.metastore.audit_trail.objects import BLOCK_BYTES_MAX
+from headrace.metastore.audit_trail import BLOCK_BYTES_MAX
 from headrace.metastore.log.delegation_tokens import PRINCIPAL_BYTES_MAX, RENEWERS_MAX
-from headrace.metastore.log.record_sizes import RECORD_BYTES_MAX
+from headrace.metastore.log.records import RECORD_BYTES_MAX
 from headrace.storage.records.check_records import ITEMS_MAX, largest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +35,10 @@ ROWS_OF_CLIENTS = {TRANSACTIONAL_IDS, PRODUCER_STATES, COMMITTED_OFFSETS}
 PART = re.compile(r"""REMEMBERED_BYTES\["(\w+)"\]""")
 SHOWN = re.compile(r"""^ *(?:return \{|in_use = \{)?"(\w+)": lambda: """, re.MULTILINE)
 CACHES = {
-    "metastore/log/sealed_keys.py",  # credentials of the metadata log; its records have a limit
+    "metastore/log/scram_keys.py",  # credentials of the metadata log; its records have a limit
     "metastore/postgres/sql_files.py",  # files of this package
     "protocol/entity_reader.py",  # classes of APIs and versions
-    "protocol/refused_elements.py",
-    "protocol/throttle_time.py",
+    "protocol/answers.py",
     "protocol/typed.py",
 }
 ROW = re.compile(r"^\| `([a-z.]+)` \| ([^|]+) \|", re.MULTILINE)

@@ -12,8 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.jobs.lease import Lease
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner, RunnerTerms
+from headrace.jobs.runner import JobMetrics, JobRunner, RunnerTerms
 from headrace.metastore.api.jobs import Job, JobSchedule, JobState, NewJob
 from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.supervision import Supervisor

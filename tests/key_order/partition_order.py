@@ -17,8 +17,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from headrace.metastore.partitions.changes import Change, Expansion, Removal, apply_change, change_count, removals
-from headrace.metastore.partitions.linear_hashing import place
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash, place
 from headrace.metastore.partitions.topic_partitions import TopicPartitions
 from headrace.metastore.partitions.waiting import PositionReport, may_begin, may_deliver, must_report
 from headrace.storage.errors import InvalidError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
+from headrace.metastore.audit_trail import BLOCK_RECORDS
 from load.benchmarks import audit as bench_audit
 from load.benchmarks.commit import opened
 

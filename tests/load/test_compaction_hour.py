@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import PolicyLimits
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.benchmarks.compaction_hour import arrivals, count_hour, tell
 from load.benchmarks.compaction_simulation import PLAN_SECONDS, simulate

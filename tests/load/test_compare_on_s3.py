@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.cli.bench.rows import pick
-from headrace.cli.bench.target_spec import parse_target
+from headrace.cli.bench.targets import parse_target
 from load.benchmarks.compare_on_s3 import commands
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import PolicyLimits
 from load.__main__ import BENCH, NAMES, main
 from load.benchmarks.compaction_simulation import Arrivals, simulate
 from load.harness import Benchmark, BenchmarkRun, measure, parsed, shown

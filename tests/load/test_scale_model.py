@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.cost.data import measured
+from headrace.cli.cost.model import measured
 from load.benchmarks.scale_model import LIMITS, PAGE, STEPS_GB_S, first_limit, page, step
 
 CONSTANTS = measured()

@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import Sequence
 
-from headrace.metastore.api.bulk import BulkFile, BulkRun
+from headrace.metastore.api.commit import BulkFile, BulkRun
 from headrace.storage.file_id import new_bulk_file_id
 from tests.metastore.sessions import Session, rows
 

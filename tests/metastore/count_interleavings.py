@@ -12,7 +12,7 @@ import uuid
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.topics import CountChange, RemovalOutcome
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.changes import Expansion, Shrinking, change_count, removals
 from tests.metastore.growth_interleavings import GrowthHistory
 from tests.metastore.interleavings import PARTITIONS

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from headrace.metastore.api.commit import NO_ALIAS, BatchTransaction, FileCommit, MovedKeys, StagedBatch
-from headrace.metastore.postgres.commit.staging import Staged
+from headrace.metastore.postgres.commit.commit import Staged
 from headrace.metastore.postgres.packing import pack_int2, pack_int4
-from headrace.metastore.postgres.signature import Signature
-from headrace.metastore.postgres.sql_files import function_files
+from headrace.metastore.postgres.sql_files import Signature, function_files
 
 STAY, MOVED, ALIAS_0, DIFFERENT = -3, -4, -16, -2
 UNKNOWN_TO_IT = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.metastore.api.commit import StagedBatch
 from headrace.metastore.api.topics import PartitionGrowth
 from headrace.metastore.keys import partition_key, split_partition_key
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from tests.metastore.interleavings import PARTITIONS, History
 from tests.metastore.lock_gates import Operation
 from tests.model.file_model import ModelWithFiles

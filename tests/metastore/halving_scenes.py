@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.metastore.api.commit import MovedKeys, StagedBatch
-from headrace.metastore.api.halvings import Halving, HalvingState
-from headrace.metastore.api.splits import Doubling
+from headrace.metastore.api.topics import Doubling, Halving, HalvingState
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.changes import Expansion, Shrinking, change_count, halve
 from headrace.metastore.partitions.merging import MergeTimes
 from headrace.metastore.postgres.store import PostgresMetastore

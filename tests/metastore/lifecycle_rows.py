@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.segment_logs.records import metadata_partition
 
 TOPIC = uuid.UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 _SEGMENT = """

@@ -16,7 +16,7 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 
 Session = psycopg.AsyncConnection[tuple[Any, ...]]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.jobs.kinds import SWEEP_ORPHANS
-from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkRun
-from headrace.metastore.api.commit import FileCommit, StagedBatch
+from headrace.metastore.api.commit import BulkFile, BulkOutcome, BulkRun, FileCommit, StagedBatch
 from headrace.metastore.postgres.packing import unpack_extents
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError

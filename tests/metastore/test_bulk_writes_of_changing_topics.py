@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.metastore.api.bulk import BulkDecision, BulkOutcome
-from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.commit import BatchOutcome, BulkDecision, BulkOutcome
 from headrace.metastore.api.topics import CountChange, PartitionGrowth
 from headrace.metastore.partitions.changes import change_count
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.api.client_rows import RowCounts
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.transaction_state import NO_PRODUCER
+from headrace.metastore.api.housekeeping import RowCounts
+from headrace.metastore.api.transactions import NO_PRODUCER
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import batch, open_scene
 from tests.metastore.sessions import Session, join, rows

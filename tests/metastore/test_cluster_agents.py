@@ -16,8 +16,8 @@ from headrace.metastore.log.kip631_records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import decode_record
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.sessions import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.metastore.api.agents import HeartbeatAnswer, RegisteredAgent
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import ControlledShutdownRecord
 from headrace.metastore.log.records import decode_record
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import beat, create, join, new_agent, new_topic
 

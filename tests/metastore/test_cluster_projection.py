@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.metastore.api.agents import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.topics import PartitionGrowth
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
@@ -20,11 +20,10 @@ from headrace.metastore.log.kip631_records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import ControlledShutdownRecord, RemoveFeatureLevelRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
 from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
@@ -16,9 +16,9 @@ from headrace.metastore.log.kip631_records import (
     PartitionChangeRecord,
     RemoveTopicRecord,
 )
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import RemoveAccessControlRecord, RemoveFeatureLevelRecord
 from headrace.metastore.log.reassignment import completions, reassign
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
 from tests.metastore.sessions import Session, beat, create, delete, join, new_agent, new_topic

@@ -15,8 +15,8 @@ from headrace.metastore.api.read import ExtentQuery, FeedKind, OffsetQuery
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, split_partition_key
 from headrace.metastore.log.kip631_records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import decode_record
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, InvalidError
 from headrace.storage.file_id import born_ms, new_file_id

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
-from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_image, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 from tests.metastore.sessions import Session, beat, create, join, move_time, new_topic, session, waiting

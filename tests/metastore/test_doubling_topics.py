@@ -7,10 +7,9 @@ import pytest
 from headrace.metastore.api.commit import BatchOutcome, MovedKeys
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.groups import GroupKind, ParentPosition
-from headrace.metastore.api.splits import Doubling, QuietSplit
-from headrace.metastore.api.topics import CountChange
+from headrace.metastore.api.topics import CountChange, Doubling, QuietSplit
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.changes import Expansion, Shrinking, change_count
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.metastore.postgres.store import PostgresMetastore

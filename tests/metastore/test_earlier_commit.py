@@ -14,11 +14,10 @@ import pytest
 
 from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, MovedKeys, StagedBatch
-from headrace.metastore.postgres.commit import staging
+from headrace.metastore.postgres.commit import commit
+from headrace.metastore.postgres.commit.commit import Staged
 from headrace.metastore.postgres.commit.grouping import FEW_BATCHES, Columns, group_few
-from headrace.metastore.postgres.commit.staging import Staged
-from headrace.metastore.postgres.signature import Signature
-from headrace.metastore.postgres.sql_files import signatures
+from headrace.metastore.postgres.sql_files import Signature, signatures
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
 from tests.metastore.commit_scenes import batch, file_of, open_scene
@@ -182,7 +181,7 @@ async def test_a_column_that_is_laid_out_wrongly_is_found(
         columns = group_few(files)
         return columns._replace(**{name: wrong(columns)})
 
-    monkeypatch.setattr(staging, "group_few", grouped)
+    monkeypatch.setattr(commit, "group_few", grouped)
     with pytest.raises((AssertionError, psycopg.Error, HeadraceError)):  # layouts or answers differ, or offsets repeat
         assert await accepted_calls(metastore, 3) == 0
 

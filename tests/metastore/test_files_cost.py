@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from headrace.metastore.postgres.reports.report_query import ReportQuery
+from headrace.metastore.postgres.reports.reports import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import Session, claim, rows
 

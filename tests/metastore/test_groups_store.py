@@ -10,7 +10,7 @@ import pytest
 
 from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, InvalidError
 from tests.metastore.sessions import Session, create, delete, join, new_agent, new_topic, rows, session, waiting

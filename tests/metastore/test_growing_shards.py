@@ -19,7 +19,7 @@ from headrace.metastore.api.read import Extent
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError, UnsupportedFeatureError
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs

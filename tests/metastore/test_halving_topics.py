@@ -7,10 +7,8 @@ import asyncio
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
-from headrace.metastore.api.halvings import Halving
-from headrace.metastore.api.topics import PartitionState
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.api.topics import Halving, PartitionState
+from headrace.metastore.log.snapshot import encode_snapshot, load_image, load_snapshot
 from headrace.metastore.partitions.changes import Expansion, change_count, halve
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.partitions.topic_partitions import Split

@@ -9,9 +9,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.migrate import MIGRATIONS, migrate
-from headrace.metastore.postgres.migration_locks import NONE, locks
-from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.migrate import MIGRATIONS, NONE, locks, migrate, plan_migration
 from headrace.metastore.postgres.sql_files import SqlFile, sql_files
 from headrace.storage.errors import InvalidError
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.metastore.postgres import names
-from headrace.metastore.postgres.names import named_numbers
-from headrace.metastore.postgres.sql_files import function_files
+from headrace.metastore.postgres import sql_files
+from headrace.metastore.postgres.sql_files import function_files, named_numbers
 
 FROZEN = Path(__file__).parents[1] / "golden" / "sql_names.txt"
 """Name, type and number of each, by name. Lines are added, and removed with the last use; none changes."""
@@ -40,7 +39,7 @@ def test_no_number_changes() -> None:
 
 
 def test_a_number_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "SINGLE", {**names.SINGLE, "marker_bytes": 79})
+    monkeypatch.setattr(sql_files, "SINGLE", {**sql_files.SINGLE, "marker_bytes": 79})
     assert _changed() == {"marker_bytes int 78", "marker_bytes int 79"}
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery, OffsetKind, OffsetQuery
-from headrace.metastore.api.transaction_state import NO_PRODUCER, TransactionVerdict
+from headrace.metastore.api.transactions import NO_PRODUCER, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError

@@ -19,7 +19,7 @@ from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.topics import CountChange, RemovalOutcome
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.changes import Removal, apply_change, change_count, removals
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError

@@ -11,7 +11,7 @@ import pytest
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import OffsetKind, OffsetQuery
 from headrace.metastore.api.topics import PartitionGrowth
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError, InvalidError
 from tests.metastore.commit_scenes import batch, open_scene

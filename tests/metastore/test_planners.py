@@ -13,10 +13,10 @@ import pytest
 from psycopg import errors, sql
 
 from headrace.cli.main import main
+from headrace.cli.planners import FUNCTIONS, SCHEMA, VIEWS
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.postgres.planners import FUNCTIONS, SCHEMA, VIEWS
 from headrace.metastore.postgres.sql_files import signatures
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.offsets import special_offsets

@@ -18,14 +18,13 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from headrace.cli.doctor.postgres import address_of
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres import pool as module
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.pool import PoolMetrics, open_pool
+from headrace.metastore.postgres.pool import PoolMetrics, connected, open_pool
 from headrace.metastore.postgres.server_check import check_server
-from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError

@@ -12,7 +12,6 @@ from headrace.metastore.log.kip631_records import (
     EntityData,
     QuotaRecord,
 )
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import (
     RemoveAccessControlRecord,
     RemoveDelegationTokenRecord,
@@ -20,10 +19,10 @@ from headrace.metastore.log.own_records import (
     RemoveUserScramCredentialRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
-from headrace.metastore.log.record_sizes import RECORD_BYTES_MAX, is_removal, refuse_large
-from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.records import RECORD_BYTES_MAX, encode_record, is_removal, refuse_large
 from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.log.wire import MetadataRecord
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import Session, rows

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.topics import PartitionGrowth
-from headrace.metastore.api.transaction_state import TransactionVerdict
+from headrace.metastore.api.transactions import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import NotFoundError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs

@@ -24,7 +24,7 @@ from headrace.metastore.api.reports import (
     TopicSize,
 )
 from headrace.metastore.postgres.reports import queries
-from headrace.metastore.postgres.reports.report_query import ReportQuery
+from headrace.metastore.postgres.reports.reports import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import batch, file_of, open_scene

@@ -16,9 +16,9 @@ from psycopg import sql
 
 from headrace.cli.doctor import postgres
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.address import KEPT_SECONDS, PasswordCommand, url_with_password
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.password import KEPT_SECONDS, PasswordCommand, url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 from tests.agent.access.certificates import Authority

@@ -8,9 +8,8 @@ import uuid
 import psycopg
 import pytest
 
-from headrace.metastore.api.segment_keys import RemoteSegmentKey
-from headrace.metastore.api.segment_states import Latest, RemoteLogSegmentState, segment_transition
-from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.api.segment_states import Latest, RemoteLogSegmentState, RemoteSegmentKey, segment_transition
+from headrace.metastore.segment_logs.records import metadata_partition
 from headrace.storage.errors import IllegalTransitionError
 
 KEY = RemoteSegmentKey(uuid.UUID(int=1), 0, 5, 1)

@@ -23,8 +23,7 @@ from headrace.metastore.api.agents import AgentRegistration, Listener
 from headrace.metastore.postgres import server_check
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
-from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.migrate import migrate, plan_migration
 from headrace.metastore.postgres.server_check import ServerFacts, check_encoding, check_version, problems_of
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock

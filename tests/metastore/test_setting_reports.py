@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
-from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.api.cluster import SettingReport
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, MovedKeys, StagedBatch
 from headrace.metastore.keys import partition_key
-from headrace.metastore.postgres.commit import grouping, staging
+from headrace.metastore.postgres.commit import commit, grouping
+from headrace.metastore.postgres.commit.commit import Staged
 from headrace.metastore.postgres.commit.grouping import FEW_BATCHES
-from headrace.metastore.postgres.commit.staging import Staged
 from headrace.storage.errors import InvalidError
 
 SIZE = 1_000
@@ -52,7 +52,7 @@ def _calls(draw: st.DrawFn) -> list[FileCommit]:
 
 def _with_numpy(files: list[FileCommit]) -> Staged:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "FEW_BATCHES", 0)
+        patch.setattr(commit, "FEW_BATCHES", 0)
         return Staged(files)
 
 

@@ -12,9 +12,8 @@ import psycopg
 import pytest
 
 from headrace.metastore import postgres
-from headrace.metastore.postgres.reports.report_query import ReportQuery
-from headrace.metastore.postgres.signature import Field, parse_signatures
-from headrace.metastore.postgres.sql_files import function_files, query_files, signatures
+from headrace.metastore.postgres.reports.reports import ReportQuery
+from headrace.metastore.postgres.sql_files import Field, function_files, parse_signatures, query_files, signatures
 from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError

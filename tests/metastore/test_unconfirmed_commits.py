@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.bulk import BulkProgress
-from headrace.metastore.api.commit import FileStatus
-from headrace.metastore.api.transaction_state import TransactionVerdict
+from headrace.metastore.api.commit import BulkProgress, FileStatus
+from headrace.metastore.api.transactions import TransactionVerdict
 from headrace.metastore.postgres import statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.metastore.api.damage import DamageKind, ListedDamage
+from headrace.metastore.api.compaction import DamageKind, ListedDamage
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import JobCount

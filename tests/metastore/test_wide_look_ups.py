@@ -9,7 +9,7 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery
-from headrace.metastore.postgres.read import extents as module
+from headrace.metastore.postgres.read import read as module
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import BATCH_BYTES, Scene, batch, file_of, open_scene
 from tests.metastore.sessions import Session, beat, rows, waiting

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.config.settings import Settings
-from headrace.metastore.api.zone_secret import ZoneSecret, opened_with
+from headrace.metastore.api.cluster import ZoneSecret, opened_with
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError

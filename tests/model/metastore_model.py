@@ -31,7 +31,7 @@ from headrace.metastore.api.read import (
 )
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.topics import RemovalOutcome
-from headrace.metastore.api.transaction_state import Transaction
+from headrace.metastore.api.transactions import Transaction
 from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
 from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.partitions.changes import Expansion, Shrinking

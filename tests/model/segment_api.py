@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from headrace.compactor.undecided import FILE_DELETE_DELAY
+from headrace.compactor.permit import FILE_DELETE_DELAY
 from headrace.metastore.api.compaction import LiveExtents, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.files import DeadFile, JanitorState
 from headrace.metastore.api.jobs import JobToken

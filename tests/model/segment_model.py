@@ -18,11 +18,12 @@ from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState, JobToken
 from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
+    RemotePartitionKey,
+    RemoteSegmentKey,
     segment_transition,
 )
 from headrace.metastore.api.segments import NewSegment, ReferenceState, SegmentCause, StartOutcome

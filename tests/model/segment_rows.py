@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.api.segment_keys import LifecycleKey, RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.api.segment_states import (
     Latest,
+    LifecycleKey,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
+    RemotePartitionKey,
+    RemoteSegmentKey,
     partition_transition,
     segment_transition,
 )
 from headrace.metastore.api.segments import METADATA_PARTITIONS, NO_BROKER, ReferenceState, SegmentCause
-from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.segment_logs.records import metadata_partition
 
 
 @dataclass

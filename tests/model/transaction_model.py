@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.metastore import transactions as policy
 from headrace.metastore.api.read import (
     ALL_BYTES,
     NONE_OPEN,
@@ -24,16 +25,14 @@ from headrace.metastore.api.read import (
     FeedRow,
     PartitionExtents,
 )
-from headrace.metastore.api.transaction_state import (
+from headrace.metastore.api.transactions import (
     NO_PRODUCER,
     ProducerEpoch,
     Transaction,
     TransactionState,
     TransactionVerdict,
 )
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
-from headrace.metastore.transactions.policy import TransactionStep
+from headrace.metastore.transactions import MARKER_BYTES, Marker, TransactionStep, marker_file_id
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
 INVALID = TransactionVerdict.INVALID_STATE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.command_line import make_parser
+from headrace.cli.commands import make_parser
 from tests.package.distribution import WHEEL, DevPlaces, Environment, build
 from tests.package.instructions import Example, of_helps, of_pages, with_places, words_of
 from tests.package.runtime_environment import runtime_environment

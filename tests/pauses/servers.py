@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.model.metastore_model import ModelMetastore

@@ -15,11 +15,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headrace.metastore.api.agents import METADATA_FORMAT
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
-from headrace.metastore.log.partition_records import change_records
+from headrace.metastore.log.records import change_records
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.partitions.changes import change_count

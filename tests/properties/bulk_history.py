@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.jobs.kinds import SWEEP_ORPHANS
-from headrace.metastore.api.bulk import BulkFile
+from headrace.metastore.api.commit import BulkFile
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.bulk.commit import BulkCommit, BulkWrite

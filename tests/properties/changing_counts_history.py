@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.metastore.api.bulk import BulkFile, BulkOutcome
+from headrace.metastore.api.commit import BulkFile, BulkOutcome
 from headrace.metastore.api.topics import PartitionState
 from headrace.storage.errors import UnavailableError
 from tests.metastore.bulk_scenes import bulk_file, readable, staged_ids

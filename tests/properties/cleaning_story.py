@@ -16,9 +16,8 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cleaning.job import Cleaner, CleaningTerms
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode_cleaning
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome

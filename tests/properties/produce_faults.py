@@ -18,8 +18,7 @@ from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.protocol.request import ClientConnection, CloseConnection
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import born_ms
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ObjectInfo
+from headrace.storage.objects.store import ObjectInfo, StoreDecorator
 from tests.agent.produce.produce_world import NODE_ID, Answer, ProduceWorld
 from tests.storage.batches import plain_batch
 

@@ -21,8 +21,7 @@ import pytest
 
 from headrace.compactor.cleaning.key_map import ABSENT
 from headrace.compactor.merge import MergeCounts, MergeLimits, merge
-from headrace.compactor.outputs import outputs
-from headrace.compactor.plan import PartitionPlan, Plan, encode
+from headrace.compactor.plan import PartitionPlan, Plan, encode, outputs
 from headrace.compactor.spark import cleaning_tasks, source
 from headrace.compactor.spark.cleaning_tasks import PassPlan, RewriteTask, ScanTask
 from headrace.metastore.api.read import Extent

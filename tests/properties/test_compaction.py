@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import Compactor
+from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome

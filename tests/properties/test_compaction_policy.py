@@ -15,7 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, write_bound
+from headrace.compactor.planner import LAST_LEVEL, PolicyLimits, write_bound
 from load.benchmarks.compaction_simulation import Simulation, file_sizes
 from tests.seeds import examples
 

@@ -13,7 +13,7 @@ from headrace.agent.produce.pending import PendingRequest, Refusal
 from headrace.agent.produce.transactional import judge_transactional
 from headrace.agent.produce.validate import RECORDS_MAX, Accepted, LoopWork, TopicRules, judge
 from headrace.metastore.api.commit import FileCommit
-from headrace.metastore.postgres.commit import staging
+from headrace.metastore.postgres.commit import commit
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.records.check_records import RecordWork
 from headrace.storage.records.compression import Codec
@@ -51,7 +51,7 @@ def _of_a_transaction(header: BatchHeader) -> Refusal | None:
 )
 @settings(max_examples=examples(300))
 async def test_what_passes_validation_the_metastore_takes(count: int, attributes: int, fields: dict[str, int]) -> None:
-    """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/staging.py).
+    """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/commit.py).
 
     The header alone is judged here: no record is read.
     """
@@ -65,4 +65,4 @@ async def test_what_passes_validation_the_metastore_takes(count: int, attributes
         reply = ProducePartitionReply(0)
         arrival = Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, verdict.data, verdict.header, request, reply)
         body, placed = lay_out({1 << 24: [arrival]})
-        staging.Staged([FileCommit(uuid.UUID(int=7), len(body), [entry.batch for entry in placed])])
+        commit.Staged([FileCommit(uuid.UUID(int=7), len(body), [entry.batch for entry in placed])])

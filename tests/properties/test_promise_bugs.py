@@ -27,7 +27,7 @@ from headrace.compactor.rewrite import CopyBatches
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
-from headrace.storage.objects.hedge_policy import HedgePolicy
+from headrace.storage.objects.hedging import HedgePolicy
 from headrace.storage.segment.writer import SegmentWriter
 from load.benchmarks import ceiling as bench_ceiling
 from load.workloads.committing import CommittingAgent

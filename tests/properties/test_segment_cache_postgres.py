@@ -26,7 +26,7 @@ from headrace.agent.fetch.lookup import up_to
 from headrace.cli.segments import highest_offsets
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.api.segment_keys import RemotePartitionKey
+from headrace.metastore.api.segment_states import RemotePartitionKey
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import level_of

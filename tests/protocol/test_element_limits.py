@@ -10,11 +10,11 @@ from kio.serial import entity_reader
 
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol import wire
+from headrace.protocol.answers import refusal
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS, Api
 from headrace.protocol.fetch_codec import decode_fetch
 from headrace.protocol.produce_codec import decode_produce
-from headrace.protocol.refusal import refusal
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, schema
 from headrace.storage.errors import TooManyElementsError

@@ -18,7 +18,7 @@ from tests.seeds import examples
 LIMIT = 1024 * 1024
 GROWN_BY_LARGE_FRAMES = """
 from pathlib import Path
-from headrace.cli.process.allocator_tuning import tune_allocator
+from headrace.cli.process.heap import tune_allocator
 from headrace.protocol.frames import FrameHead, FrameReader
 
 def pages():

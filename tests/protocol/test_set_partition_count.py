@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.set_partition_count import (
+from headrace.protocol.own_requests import (
     CountRequest,
     CountResponse,
     decode_count_request,

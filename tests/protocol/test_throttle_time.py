@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.protocol.answers import with_throttle_time
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.throttle_time import with_throttle_time
 from headrace.protocol.typed import schema
 from tests.protocol.kio_entities import entities, kio_read
 from tests.protocol.test_typed import PAIRS

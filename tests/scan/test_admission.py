@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.scan.admission import new_offsets, share
+from headrace.spark.stream import new_offsets, share
 
 ends = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=6)
 

@@ -15,15 +15,21 @@ from hypothesis import strategies as st
 from headrace.compactor.audit import audit
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.partitions.linear_hashing import place
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.partitions.placement import key_hash, place
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.scan.bulk.commit import BulkCommit, BulkWrite
+from headrace.scan.bulk.commit import BulkCommit, BulkWrite, writable_topics
 from headrace.scan.bulk.options import WRITE_OPTIONS, parse_write_options
-from headrace.scan.bulk.partitioner import STICKY_ROWS, murmur2, partitions_of
-from headrace.scan.bulk.task import BATCH_BYTES, RUN_BYTES, BulkTask, Rows, TaskPlan
-from headrace.scan.bulk.topics import writable_topics
+from headrace.scan.bulk.task import (
+    BATCH_BYTES,
+    RUN_BYTES,
+    STICKY_ROWS,
+    BulkTask,
+    Rows,
+    TaskPlan,
+    murmur2,
+    partitions_of,
+)
 from headrace.scan.errors import BulkWriteError, OptionError
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import NotFoundError, UnavailableError

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from headrace.scan.errors import OptionError
 from headrace.scan.export import values as export_values
-from headrace.scan.export.json_schema import JSON_TEXT
-from headrace.scan.export.values import infer_schema, schema_of, schema_text, with_values
+from headrace.scan.export.values import JSON_TEXT, infer_schema, schema_of, schema_text, with_values
 from tests.seeds import examples
 
 NUMBERS = st.integers(-(10**40), 10**40) | st.sampled_from([1, 2**53 + 1, 2**63, -(2**63) - 1, 1.5, -0.0, 1e300])

@@ -18,10 +18,10 @@ import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.life.bucket import LifeRecord, record_life
-from headrace.metastore.life.following import FollowedLife
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict
+from headrace.metastore.life.watch import FollowedLife
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.bulk.commit import BulkCommit, BulkWrite
 from headrace.scan.cluster import open_cluster

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import Extent
-from headrace.scan import columns, plan, read, splits
+from headrace.scan import columns, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.options import COLUMNS, HEADERS
 from headrace.scan.partitions import ScanPartition
-from headrace.scan.plan import ExtentSlice, PlannedPartition, WantedOffsets
+from headrace.scan.plan import ExtentSlice, PlannedPartition, WantedOffsets, make_splits
 from headrace.scan.read import SplitReader
-from headrace.scan.splits import make_splits
 from headrace.storage.segment.reader import walk_batches
 from headrace.storage.segment.verified import SoundBatch
 from tests.agent.fetch.fetch_world import World
@@ -65,7 +64,7 @@ class ScanStory(Story):
         assert sorted(rows, key=lambda row: row[:3]) == expected
 
 
-def scan(world: World, task: splits.Split) -> list[SCHEMA_ROW]:
+def scan(world: World, task: plan.Split) -> list[SCHEMA_ROW]:
     """A task's rows, as (topic, partition, offset, ms, timestamp type, key, value, headers)."""
     reader = SplitReader(reads_of(world.store), pin_hint="")
     try:
@@ -93,7 +92,7 @@ def test_a_scan_returns_what_a_consumer_reads(history: list[Any], compression: l
     asyncio.run(ScanStory(compression, seed).tell(history))
 
 
-_sound_batches, _cut, _finer, _fit = read.sound_batches, plan.cut, splits._finer, plan.fit
+_sound_batches, _cut, _finer, _fit = read.sound_batches, plan.cut, plan._finer, plan.fit
 
 
 def _dead_too(extents: Sequence[Extent], wanted: WantedOffsets, aborted: Any = ()) -> tuple[list[ExtentSlice], int]:
@@ -140,8 +139,8 @@ def _whole_batches(place: Any, batch: SoundBatch) -> Any:
 _open = columns._open
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "dead batches are read": (plan, "cut", _dead_too),
-    "the border of two splits is read twice": (splits, "_finer", _border_twice),
-    "the border of two splits is lost": (splits, "_finer", _border_lost),
+    "the border of two splits is read twice": (plan, "_finer", _border_twice),
+    "the border of two splits is lost": (plan, "_finer", _border_lost),
     "offsets are those of the producer": (read, "sound_batches", _own_offsets),
     "a batch is returned whole": (columns, "_open", _whole_batches),
 }

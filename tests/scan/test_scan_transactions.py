@@ -25,9 +25,8 @@ from headrace.scan.errors import DataLossError
 from headrace.scan.offsets import first_offset_since
 from headrace.scan.options import parse_options
 from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, select
-from headrace.scan.plan import WantedOffsets
+from headrace.scan.plan import WantedOffsets, make_splits
 from headrace.scan.read import SplitReader
-from headrace.scan.splits import make_splits
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
 from tests.planted import PlantedBugs, Trial

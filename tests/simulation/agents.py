@@ -34,8 +34,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import HeadraceError
-from headrace.storage.objects.hedge_policy import HedgePolicy
-from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.hedging import HedgedStore, HedgePolicy
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from headrace.storage.errors import CorruptError
 from headrace.storage.file_id import SEGMENTS, file_id_of, object_key
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.simulation.faults import Fault
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
 

@@ -9,11 +9,12 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
+    RemotePartitionKey,
+    RemoteSegmentKey,
     partition_transition,
     segment_transition,
 )

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.compact import Compactor
-from headrace.compactor.janitor import Janitor
-from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.compact import CompactionMetrics, Compactor
+from headrace.compactor.janitor import Janitor, JanitorMetrics
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.permit import Undecided
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
-from headrace.compactor.undecided import Undecided
+from headrace.compactor.segments import SegmentCleanup, SegmentCleanupMetrics
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN_UP_SEGMENTS, COMPACT, DELETE_DEAD_FILES
 from headrace.jobs.lease import Lease

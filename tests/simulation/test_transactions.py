@@ -11,9 +11,9 @@ import pytest
 
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.tail import Tail
+from headrace.metastore import transactions as policy
 from headrace.metastore.api.read import NONE_OPEN
-from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
-from headrace.metastore.transactions import policy
+from headrace.metastore.api.transactions import ProducerEpoch, TransactionState, TransactionVerdict
 from tests.model.transaction_model import TransactionModel
 from tests.patch import Patch, Plant, wrapped
 from tests.planted import PlantedBugs, Trial

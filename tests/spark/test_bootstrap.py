@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.scan.bootstrap import cluster_settings
+from headrace.scan.cluster import cluster_settings
 from headrace.scan.errors import OptionError
 from tests.agent_process import AgentUnderTest
 from tests.spark.world import ScanWorld

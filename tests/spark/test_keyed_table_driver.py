@@ -15,10 +15,11 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from pyiceberg.manifest import ManifestFile
 
-from headrace.spark.tables import merge_tasks, merging
 from headrace.spark.tables import tasks as append_tasks
+from headrace.spark.tables import tasks as merge_tasks
+from headrace.spark.tables import worker
 from headrace.tables import worker as local_worker
-from headrace.tables.commit.manifests import ReplaceFiles
+from headrace.tables.commit.snapshots import ReplaceFiles
 from tests.planted import PlantedBugs, Trial
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.keyed_history import KeyedHistory
@@ -56,7 +57,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "files are merged with another snapshot than they replace": (local_worker, "append", bound_to_the_newest),
     "a lost answer is sent again": (local_worker, "append", lost_is_committed_again),
     "replaced files stay": (ReplaceFiles, "_existing_manifests", _replaced_files_stay),
-    "a split that was opened twice is not noticed": (merging, "why_incomplete", lambda *_: ""),
+    "a split that was opened twice is not noticed": (worker, "why_incomplete", lambda *_: ""),
     "changes are grouped by another bucket than files": (
         merge_tasks, "group_numbers", lambda changes, schema, path, count: np.arange(len(changes)) % count,
     ),

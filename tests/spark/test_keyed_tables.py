@@ -19,19 +19,18 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 from pyiceberg.transforms import BucketTransform
 
 from headrace.metastore.api.topics import CountChange
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.commit.committing import CommitOutcome
-from headrace.tables.keyed.files import groups_of
+from headrace.tables.keyed.merging import groups_of
+from headrace.tables.listing import TableAddress, duckdb_lines
 from headrace.tables.log.policy import Ahead, AppendStep
 from headrace.tables.looking import Condition
-from headrace.tables.open_tables import OpenTables
-from headrace.tables.reading import TableAddress, duckdb_lines
-from headrace.tables.resume import Choice
+from headrace.tables.open_tables import Choice, OpenTables
 from headrace.tables.worker import KEPT_BY_SPARK, TableRound
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.table_driver import driver

@@ -108,7 +108,7 @@ def test_a_schema_that_does_not_fit_is_named(schema: str, text: str, spark: Any)
     from pyspark.sql.types import StructType
 
     from headrace.scan.errors import OptionError
-    from headrace.spark.rows import check_schema
+    from headrace.spark.sink import check_schema
 
     with pytest.raises(OptionError) as wrong:
         check_schema(StructType.fromDDL(schema), has_topic="no topic" not in text)
@@ -119,7 +119,7 @@ def test_rows_of_an_older_pyspark_are_the_same_columns(spark: Any) -> None:
     """Before PySpark 4.1 a stream gives rows, not Arrow."""
     from pyspark.sql.types import StructType
 
-    from headrace.spark.rows import chunks
+    from headrace.spark.sink import chunks
 
     schema = StructType.fromDDL(SCHEMA)
     rows = [("k", bytearray(b"v"), 1, TIME, [{"key": "h", "value": None}]), (None, None, None, None, None)]

@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.splits import Split
+from headrace.scan.plan import Split
 from headrace.spark.tables import tasks
 from headrace.spark.tables import worker as driver_worker
 from headrace.spark.tables.tasks import AppendTask
 from headrace.spark.tables.worker import SparkTableWorker
 from headrace.tables import worker as local_worker
-from headrace.tables.commit import file_limit
+from headrace.tables.commit import limits
 from headrace.tables.commit.data_files import DataFilePlace
 from headrace.tables.looking import TableLook
 from headrace.tables.worker import Made
@@ -57,7 +57,7 @@ async def test_driver_and_local_worker_append_each_record_once(
 async def test_a_chunk_with_too_many_files_is_left_to_the_driver(
     world: ScanWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_limit, "FILES_MAX", 1)
+    monkeypatch.setattr(limits, "FILES_MAX", 1)
     await histories(world, tmp_path / "iceberg", [3], monkeypatch, is_valued=False)
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.spark.tables.upkeep import write_on_spark
+from headrace.spark.tables.application import write_on_spark
 from headrace.storage.errors import UnavailableError
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.house.needs import require

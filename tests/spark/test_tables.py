@@ -16,7 +16,7 @@ from headrace.spark.tables.application import require_pyspark
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.tables.commit.committing import CommitOutcome
-from headrace.tables.reading import TableAddress, duckdb_lines
+from headrace.tables.listing import TableAddress, duckdb_lines
 from tests.spark.table_driver import InTurn, driver
 from tests.spark.world import TIME_MS, ScanWorld
 from tests.tables.duckdb_reader import rows_by_duckdb

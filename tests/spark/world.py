@@ -15,7 +15,7 @@ from headrace.metastore.api.jobs import READ_PIN
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.topics import PartitionGrowth
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id

@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from headrace.storage.clock import SystemClock
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectStore, StoreDecorator
 from headrace.storage.segment.rereading import VerifiedReads
 
 Alter = Callable[[str, ByteRange | None, bytes], bytes]

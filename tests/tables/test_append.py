@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
 from headrace.tables.catalog import RETRIES, view_of
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.errors import TableError
 from headrace.tables.looking import Condition
-from headrace.tables.resume import Choice, decide
+from headrace.tables.open_tables import Choice, decide
 from headrace.tables.state import PROGRESS, Follows, definition_of, standing_of
 from tests.spark.world import ScanWorld, records
 from tests.tables.history import expire_all_but_the_newest, rewrite

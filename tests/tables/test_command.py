@@ -14,8 +14,8 @@ from headrace.scan.errors import OptionError
 from headrace.storage.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.creating import Values
+from headrace.tables.listing import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.tables.open_tables import OpenTables
-from headrace.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.tables.state import definition_of
 from headrace.tables.worker import KEPT_BY_SPARK
 from tests.spark.world import ScanWorld

@@ -18,8 +18,8 @@ from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.scan.errors import OptionError
 from headrace.storage.supervision import Supervisor
 from headrace.tables.catalog import CatalogAddress
+from headrace.tables.creating import TableDeclarer
 from headrace.tables.declaration import Declaration
-from headrace.tables.declaring import TableDeclarer
 from headrace.tables.follower import TableFollower
 from headrace.tables.looking import Condition
 from headrace.tables.metrics import TableMetrics

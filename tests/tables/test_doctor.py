@@ -13,9 +13,9 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.cli.doctor import tables as doctor
 from headrace.cli.doctor.findings import Finding
 from headrace.config.settings import Settings
-from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.api.cluster import SettingReport
+from headrace.tables.listing import waited_ms
 from headrace.tables.state import PAUSED
-from headrace.tables.waiting import waited_ms
 from tests.spark.world import ScanWorld
 from tests.tables.world import Tables
 

@@ -15,8 +15,7 @@ from headrace.tables.follower import TableFollower
 from headrace.tables.looking import Condition
 from headrace.tables.metrics import TableMetrics
 from headrace.tables.state import PROGRESS
-from headrace.tables.upkeep.jobs import UpkeepSchedule
-from headrace.tables.upkeep.metrics import UpkeepMetrics
+from headrace.tables.upkeep.jobs import UpkeepMetrics, UpkeepSchedule
 from headrace.tables.upkeep.steps import UpkeepReport
 from tests.deploy.metrics_page import declared_metrics
 from tests.manual_clock import ManualClock

@@ -18,8 +18,8 @@ from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringT
 from headrace.config.table_configs import TABLE_CONFIGS
 from headrace.scan.errors import OptionError
 from headrace.tables.layout import layout_of, terms_of
+from headrace.tables.listing import TableAddress, duckdb_lines
 from headrace.tables.looking import Condition
-from headrace.tables.reading import TableAddress, duckdb_lines
 from tests.spark.world import ScanWorld
 from tests.tables.duckdb_reader import rows_by_duckdb
 from tests.tables.registry import FakeRegistry

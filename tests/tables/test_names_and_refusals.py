@@ -15,16 +15,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.cli.doctor.tables import TablesFound, judge
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.scan.errors import OptionError
 from headrace.storage.errors import ThrottledError
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.errors import RefusedError
+from headrace.tables.listing import waited_ms
 from headrace.tables.looking import Condition
 from headrace.tables.state import DETACHED
 from headrace.tables.upkeep.jobs import UpkeepJobs
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
-from headrace.tables.waiting import waited_ms
 from tests.spark.world import ScanWorld
 from tests.tables.test_declared_tables import Role, configure, role
 from tests.tables.test_valued_tables import JSON, batch

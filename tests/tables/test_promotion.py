@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.config.settings import Settings
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.errors import OptionError
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.tables.looking import Condition
-from headrace.tables.resume import Choice, decide, follow_log
+from headrace.tables.open_tables import Choice, decide, follow_log
 from tests.metastore.sql_sources import Throwaway
 from tests.spark.world import ScanWorld
 from tests.tables.world import Tables

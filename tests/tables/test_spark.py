@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.tables.reading import TableAddress, spark_lines
+from headrace.tables.listing import TableAddress, spark_lines
 from tests.spark.world import ScanWorld
 from tests.tables.registry import avro_bytes
 from tests.tables.test_valued_tables import batch, named, renamed

@@ -23,8 +23,8 @@ from pyiceberg.schema import Schema
 
 from headrace.tables.catalog import with_columns
 from headrace.tables.commit import data_files
-from headrace.tables.commit.projecting import projected
-from headrace.tables.reading import duckdb_lines
+from headrace.tables.commit.data_files import projected
+from headrace.tables.listing import duckdb_lines
 from headrace.tables.values import columns as c
 from headrace.tables.values import open as opening
 from headrace.tables.values.fractions import Moved

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.tables.turns import SHARE_SECONDS, TableTurns
+from headrace.tables.follower import SHARE_SECONDS, TableTurns
 from tests.manual_clock import ManualClock
 
 

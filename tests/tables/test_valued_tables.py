@@ -19,9 +19,9 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.tables.catalog import view_of
 from headrace.tables.commit.committing import CommitOutcome
+from headrace.tables.listing import TableAddress, duckdb_lines
 from headrace.tables.looking import Condition
-from headrace.tables.reading import TableAddress, duckdb_lines
-from headrace.tables.resume import Choice, decide, decide_letters
+from headrace.tables.open_tables import Choice, decide, decide_letters
 from headrace.tables.state import PAUSED, TOLERANCE, Follows, standing_of
 from headrace.tables.values import open as opening
 from tests.spark.world import TIME_MS, ScanWorld

@@ -24,10 +24,10 @@ from headrace.tables.catalog import TableCatalog, view_of
 from headrace.tables.commit.appending import Append, append, widen
 from headrace.tables.commit.committing import CommitOutcome
 from headrace.tables.commit.data_files import DataFilePlace
-from headrace.tables.commit.live_files import KnownManifests
-from headrace.tables.keyed.files import merge_group
-from headrace.tables.opening import keyed_opener, value_opener
-from headrace.tables.reading import TableAddress
+from headrace.tables.commit.snapshots import KnownManifests
+from headrace.tables.keyed.merging import merge_group
+from headrace.tables.keyed.opener import keyed_opener, value_opener
+from headrace.tables.listing import TableAddress
 from headrace.tables.rows import ARROW
 from headrace.tables.state import Definition, Follows, TablePosition, definition_of, standing_of
 from headrace.tables.upkeep.deleting import RowDeletion

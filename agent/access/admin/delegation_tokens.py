@@ -27,7 +27,7 @@ from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenReq
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.delegation_tokens import (
     TokenTimes,
     ended,
@@ -40,10 +40,10 @@ from headrace.metastore.log.delegation_tokens import (
     renewed,
     token_hmac,
 )
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import DelegationTokenRecord
 from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
-from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import ANONYMOUS, Request, Response
 from headrace.protocol.typed import Schema, decode, reply

@@ -27,13 +27,12 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo
 from headrace.metastore.log.own_records import RemoveUserScramCredentialRecord, ScramKeys
-from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, credentials_record
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import MECHANISMS, SealedKeys, as_keys, credentials_record
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError

@@ -20,10 +20,9 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.answers import blank, element_type, message_of, refused_element
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE, WIDE
-from headrace.protocol.refusal import blank
-from headrace.protocol.refused_elements import element_type, message_of, refused_element
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.protocol.typed import Schema, decode, entity_of, reply, schema
 

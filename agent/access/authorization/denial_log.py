@@ -15,7 +15,7 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.authorization.authorizer import Authorizer, Denial
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
-from headrace.protocol.api_names import api_name
+from headrace.protocol.own_requests import api_name
 from headrace.protocol.request import ANONYMOUS, Request
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock

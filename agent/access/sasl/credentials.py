@@ -25,8 +25,7 @@ from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo
 from headrace.metastore.log.own_records import ScramKeys
-from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, digest_of, scram_keys
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import MECHANISMS, SealedKeys, as_keys, digest_of, scram_keys
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 

@@ -19,9 +19,9 @@ import jwt
 
 from headrace.agent.access.file_watch import FileWatch
 from headrace.agent.access.sasl.exchange import AuthenticationFailed
+from headrace.config.addresses import shown_address, without_logins
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
-from headrace.config.shown import shown_address, without_logins
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.agents import METADATA_FORMAT
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import MetadataImage

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.halvings import HalvingPair, HalvingState
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import OldestQuery
-from headrace.metastore.api.topics import RemovalOutcome
+from headrace.metastore.api.topics import HalvingPair, HalvingState, RemovalOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.changes import removals, shown_count

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from headrace.config.cluster_values import cluster_settings, in_force
 from headrace.config.consistency import why_inconsistent
 from headrace.config.settings import Settings
+from headrace.metastore.api.cluster import SettingProposals
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord

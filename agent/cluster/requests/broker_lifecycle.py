@@ -19,10 +19,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.config.node_ids import NODE_ID_MAX
+from headrace.config.bounds import NODE_ID_MAX
 from headrace.metastore.api.agents import AgentRegistration, FeatureRange, Listener
 from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.protocol.errors import membership_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

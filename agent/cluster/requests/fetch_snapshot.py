@@ -16,7 +16,7 @@ from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from kio.schema.fetch_snapshot.v1.request import PartitionSnapshot as AskedPartition
 from kio.schema.fetch_snapshot.v1.response import LeaderIdAndEpoch, PartitionSnapshot, SnapshotId, TopicSnapshot
 
-from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.cluster import MetadataLogApi
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT, render_batch
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.protocol.errors import error_code

@@ -34,7 +34,7 @@ from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
-from headrace.metastore.log.replica_counts import shown_count
+from headrace.metastore.log.shown_counts import shown_count
 from headrace.protocol.errors import error_code, reassignment_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

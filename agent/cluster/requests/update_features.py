@@ -26,8 +26,7 @@ from headrace.metastore.api.agents import (
     SEGMENT_KEYS,
     TRANSACTION_VERSION,
 )
-from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import ClusterApi, MetadataRecord
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import feature_error

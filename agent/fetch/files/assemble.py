@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, walk
 from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
-from headrace.storage.records.header import LENGTH_PREFIX_BYTES
-from headrace.storage.records.patch import PATCHED_BYTES, patched_header
+from headrace.storage.records.header import LENGTH_PREFIX_BYTES, PATCHED_BYTES, patched_header
 from headrace.storage.segment.file_range import RangeBytes
 
 NO_END = 1 << 62

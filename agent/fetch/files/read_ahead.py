@@ -23,8 +23,7 @@ from headrace.agent.fetch.locate import Locator
 from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.storage.clock import Clock
 from headrace.storage.objects.merging import GAP_BYTES
-from headrace.storage.objects.ranges import merge_ranges
-from headrace.storage.objects.store import ByteRange
+from headrace.storage.objects.store import ByteRange, merge_ranges
 from headrace.storage.segment.file_range import FileRange
 
 MIB = 1024 * 1024

@@ -23,8 +23,7 @@ from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import EpochEnd, EpochQuery
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
-from headrace.metastore.segment_logs.topics import REMOTE_LOG_IMAGE
+from headrace.metastore.segment_logs.topics import REMOTE_LOG_IMAGE, rendered_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

@@ -7,7 +7,7 @@ the missing ones after its records, and a batch without records covers them wher
 to the watermark from every offset. If a reader is ahead of what was read, its offset is out of range: both logs are
 read from the primary.
 Memory: a fetch reads its partitions one after another, at most PAGE_RECORDS each; for old records of the trail it holds
-one object at a time (audit_trail/reader.py).
+one object at a time (metastore/audit_trail.py).
 Source: KAFKA-20033 (the topics), KIP-405; docs/decisions/0048.
 """
 
@@ -27,7 +27,7 @@ from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.segment_logs import LogEnds, SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
-from headrace.metastore.audit_trail.reader import AuditReader
+from headrace.metastore.audit_trail import AuditReader
 from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply

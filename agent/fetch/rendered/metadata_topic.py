@@ -14,7 +14,7 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.cluster import MetadataLogApi
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import render_batch
 from headrace.protocol.errors import READ_FAILED

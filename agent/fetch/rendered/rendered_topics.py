@@ -1,7 +1,7 @@
 """The topics that this agent renders instead of reading segment files, by name and id.
 
 Place: asked by handler.py and list_offsets.py before the read path plan -> locate -> read.
-Invariant: the topics are those of metastore/segment_logs/rendered_topics.py.
+Invariant: the topics are those of metastore/segment_logs/topics.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from headrace.agent.fetch.rendered.metadata_topic import MetadataTopic
 from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
-from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
+from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC, rendered_topic
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.codec import open_batch
-from headrace.storage.records.header import HEADER_BYTES, BatchHeader, read_header
-from headrace.storage.records.patch import PATCHED_BYTES
+from headrace.storage.records.header import HEADER_BYTES, PATCHED_BYTES, BatchHeader, read_header
 
 OffsetRange = tuple[int, int]
 """First and last offset."""

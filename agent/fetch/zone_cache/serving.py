@@ -17,7 +17,7 @@ from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
 from headrace.agent.peers.channel import ZONE_CACHE
 from headrace.agent.peers.terms import PeerTerms
 from headrace.agent.peers.zone_cache_wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
-from headrace.metastore.api.zone_secret import opened_with
+from headrace.metastore.api.cluster import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
 from headrace.storage.segment.file_range import FileRange

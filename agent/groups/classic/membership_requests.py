@@ -33,7 +33,7 @@ from headrace.agent.groups.group_values import (
 )
 from headrace.agent.groups.names import client_host, is_legal_group_id
 from headrace.agent.limits.stored_ids import storable
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.client_text import shown

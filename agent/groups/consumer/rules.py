@@ -17,9 +17,8 @@ from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
 from headrace.config.consistency import why_inconsistent
 from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.storage.errors import InvalidError
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}

@@ -27,8 +27,8 @@ from headrace.agent.limits.client_pattern import compile_pattern
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.topic_counts import undeleted_count
-from headrace.metastore.segment_logs.rendered_topics import RENDERED_TOPICS, rendered_topic
+from headrace.metastore.log.shown_counts import undeleted_count
+from headrace.metastore.segment_logs.topics import RENDERED_TOPICS, rendered_topic
 
 PATTERNS_MAX = 1_000
 MATCHES_BYTES = REMEMBERED_BYTES["topic_patterns"]

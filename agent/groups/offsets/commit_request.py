@@ -23,7 +23,7 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve
 from headrace.agent.limits.stored_ids import storable
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 

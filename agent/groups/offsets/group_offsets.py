@@ -23,7 +23,7 @@ from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.transaction_state import ProducerEpoch
+from headrace.metastore.api.transactions import ProducerEpoch
 from headrace.protocol.errors import coordinator_error, transaction_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.segment_logs.rendered_topics import RENDERED_TOPICS, rendered_topic
+from headrace.metastore.segment_logs.topics import RENDERED_TOPICS, rendered_topic
 from headrace.storage.errors import UnavailableError
 
 logger = logging.getLogger(__name__)

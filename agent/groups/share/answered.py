@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.config.memory_budget import REMEMBERED_BYTES
-from headrace.metastore.api.share_groups import ShareState
+from headrace.metastore.api.groups import ShareState
 from headrace.metastore.life.numbers import life_of_number
 from headrace.metastore.life.recorded_shares import RecordedShares, agent_writer, write_recorded
 from headrace.storage.clock import Clock

@@ -21,7 +21,7 @@ from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
-from headrace.metastore.api.share_groups import ShareState, StoredSharePartition
+from headrace.metastore.api.groups import ShareState, StoredSharePartition
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept, was_set_by_hand
 from headrace.storage.clock import Clock

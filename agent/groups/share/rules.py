@@ -22,9 +22,8 @@ from headrace.config.group_configs import (
     SHARE_SESSION_TIMEOUT,
 )
 from headrace.config.settings import Settings
-from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.settings_in_force import SettingsInForce
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from headrace.agent.peers.forwarding.wire import (
     link_key,
 )
 from headrace.agent.peers.terms import PeerTerms
-from headrace.metastore.api.zone_secret import opened_with
+from headrace.metastore.api.cluster import opened_with
 from headrace.protocol.api_versions import WIDE
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, RequestHandler, Response
 from headrace.storage.errors import InvalidError, TooManyElementsError

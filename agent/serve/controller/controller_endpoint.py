@@ -38,9 +38,8 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.serve.authenticated import authenticated
 from headrace.config.listeners import Endpoint, SecurityProtocol
-from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response

@@ -30,8 +30,7 @@ from headrace.metastore.api.read import ALL_BYTES, ExtentQuery
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ByteRange, ObjectStore, StoreDecorator
 
 
 @dataclass(slots=True)

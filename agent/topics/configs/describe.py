@@ -26,12 +26,12 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.configs import loggers
 from headrace.agent.topics.configs.rules import ConfigResource, ResourceType, why_no_such_resource
 from headrace.config.addresses import address_text
+from headrace.config.bounds import VIRTUAL_NODE_ID
 from headrace.config.broker_configs import WITHOUT_EFFECT, broker_settings, holds_secret, why_static
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import in_force
 from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
-from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import (
     ConfigLayer,

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
+from headrace.config.bounds import VIRTUAL_NODE_ID
 from headrace.config.broker_configs import dynamic_definition, is_for_all_brokers, why_static
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_force
@@ -32,7 +33,6 @@ from headrace.config.group_configs import (
     SHARE_HEARTBEAT_INTERVAL,
     SHARE_SESSION_TIMEOUT,
 )
-from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.refused import why_refused
 from headrace.config.table_configs import why_fixed, why_not_named, why_not_with
 from headrace.config.topic_configs import TOPIC_CONFIGS

@@ -25,7 +25,7 @@ from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicD
 from headrace.metastore.api.topics import CountChange, PartitionGrowth, TopicApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.replica_counts import like_the_first
+from headrace.metastore.log.shown_counts import like_the_first
 from headrace.metastore.partitions.changes import change_count
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError

@@ -16,11 +16,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.log_change import Verdict
 from headrace.agent.topics.counts.topic_doubling import DoublingState, TopicDoubling, WantedDoubling
 from headrace.agent.topics.counts.topic_halving import TopicHalving, is_halved
-from headrace.metastore.api.halvings import HalvingState
+from headrace.metastore.api.topics import HalvingState
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS
-from headrace.protocol.request import CloseConnection, Request, Response
-from headrace.protocol.scale_topic import (
+from headrace.protocol.own_requests import (
     VERSION,
     ScaleRequest,
     ScaleResponse,
@@ -30,6 +29,7 @@ from headrace.protocol.scale_topic import (
     encode_scale_response,
     some_groups,
 )
+from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ Any agent answers it.
 from __future__ import annotations
 
 from headrace.agent.topics.counts.count_changes import PartitionCounts, WantedCount
+from headrace.protocol.own_requests import COUNT_VERSION, CountResponse, decode_count_request, encode_count_response
 from headrace.protocol.request import CloseConnection, Request, Response
-from headrace.protocol.set_partition_count import VERSION, CountResponse, decode_count_request, encode_count_response
 
 
 class SetPartitionCount:
@@ -18,7 +18,7 @@ class SetPartitionCount:
         self._counts = counts
 
     async def __call__(self, request: Request) -> Response:
-        if request.api_version != VERSION:
+        if request.api_version != COUNT_VERSION:
             raise CloseConnection("version not served")
         asked = decode_count_request(request.body)
         wanted = WantedCount(asked.topic, asked.partition_count, may_shrink=True)

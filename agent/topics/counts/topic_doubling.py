@@ -21,13 +21,13 @@ from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.splits import Doubling, ReadingGroup
+from headrace.metastore.api.topics import Doubling, ReadingGroup
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS, PRODUCER_QUIET_MS
-from headrace.protocol.scale_topic import some_groups
+from headrace.protocol.own_requests import some_groups
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError
 

@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.log_change import Verdict, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
-from headrace.metastore.api.halvings import Halving, HalvingState
-from headrace.metastore.api.topics import TopicApi
+from headrace.metastore.api.topics import Halving, HalvingState, TopicApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage

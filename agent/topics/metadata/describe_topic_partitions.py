@@ -29,7 +29,7 @@ from headrace.agent.topics.metadata.metadata_response import MetadataRendering
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError

@@ -26,7 +26,7 @@ from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.agent.topics.topic_rules import TopicRefusal, WantedTopic
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.request import Request
 from headrace.storage.errors import UnavailableError
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.topic_counts import initial_count, undeleted_count
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.log.shown_counts import initial_count, undeleted_count
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.partition_counts import TopicCounts
 
 

@@ -21,10 +21,10 @@ from headrace.agent.cluster.routing import Routes
 from headrace.agent.limits.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.metadata.describe_cluster import controller_id
 from headrace.agent.topics.metadata.shown_replicas import shown_replicas
-from headrace.config.node_ids import STORE_REPLICAS, VIRTUAL_NODE_ID
+from headrace.config.bounds import STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.replica_counts import is_agent
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.log.shown_counts import is_agent
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol import metadata_codec as codec
 from headrace.protocol.typed import Schema
 

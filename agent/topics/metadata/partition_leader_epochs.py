@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.topic_counts import initial_count, undeleted_count
-from headrace.metastore.partitions.linear_hashing import nearest
+from headrace.metastore.log.shown_counts import initial_count, undeleted_count
+from headrace.metastore.partitions.placement import nearest
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.ordered_requests import (
     NO_EPOCH,

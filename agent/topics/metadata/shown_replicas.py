@@ -16,8 +16,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from headrace.config.node_ids import STORE_REPLICAS
-from headrace.metastore.log.replica_counts import SHOWN_REPLICAS_MAX
+from headrace.config.bounds import STORE_REPLICAS
+from headrace.metastore.log.shown_counts import SHOWN_REPLICAS_MAX
 
 
 def shown_replicas(factor: int, leader: int | None, nodes: Sequence[int]) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""Groups: the list, one group with members and lag per partition, and the preview of reset-offsets.
+"""Who uses the cluster: groups with their members, their lag; clients with their quotas.
 
-Place: /groups, /group and /reset-offsets; pages/changes.py commits what the preview showed.
+Place: /groups, /group, /reset-offsets and /clients; changes.py commits what a preview showed, and sets quotas.
 Invariant: a preview changes nothing. It shows at most MOVES_MAX partitions, and exactly these are committed.
+Invariant of clients: rates need the agents' HTTP addresses, and the page says so. A cluster that does not let this
+console see quotas still shows the clients.
 """
 
 from __future__ import annotations
@@ -14,15 +16,31 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from headrace.cli.client.group_offsets import offsets_of, read_members
-from headrace.cli.client.groups import committed_offsets, list_groups
-from headrace.cli.client.offset_reset import OffsetMoves, ResetTo, plan_reset
-from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of
-from headrace.cli.client.share_groups import ShareGroupView, describe_share_group, share_lags, share_progress
+from headrace.cli.client.groups import (
+    ShareGroupView,
+    committed_offsets,
+    describe_share_group,
+    list_groups,
+    offsets_of,
+    read_members,
+    share_lags,
+    share_progress,
+)
+from headrace.cli.client.offsets import (
+    LATEST,
+    OffsetMoves,
+    ResetTo,
+    TopicPartition,
+    list_offsets,
+    partitions_of,
+    plan_reset,
+)
+from headrace.cli.client.quotas import CLIENT_ID, IP, USER, list_quotas
+from headrace.cli.console.agent_metrics import OTHERS, heaviest_first, shown_pair
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.cli.console.parts import ConsoleParts, PageOfRows, time_ms, whole_number
-from headrace.cli.numbers import INT64_MAX
-from headrace.storage.errors import InvalidError, NotFoundError, RetryableError
+from headrace.cli.options import INT64_MAX
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
 
 GROUPS_PER_PAGE = 50
 PARTITIONS_PER_PAGE = 200
@@ -198,3 +216,50 @@ def reset_to(to: str, value: str) -> ResetTo:
     if to not in TARGETS or number is None:
         raise InvalidError(f"value: {to} needs a number" if to in TARGETS else f"to: not one of {', '.join(TARGETS)}")
     return ResetTo(offset=number) if to == "offset" else ResetTo(shift=number)
+
+
+CLIENTS_PER_PAGE = 50
+QUOTAS_MAX = 200
+DEFAULT = "<default>"
+
+
+def add_clients(app: FastAPI, console: ConsoleParts) -> None:
+    """/clients"""
+
+    @app.get("/clients")
+    def clients(q: str = "", page: str = "") -> HTMLResponse:
+        found = [
+            {"user": user, "client_id": client_id, "use": use, "is_others": pair == OTHERS}
+            for pair, use in heaviest_first(console.sampler.samples.clients)
+            for user, client_id in (shown_pair(pair),)
+            if q.lower() in user.lower() or q.lower() in client_id.lower()
+        ]
+        pages = PageOfRows.of(page, CLIENTS_PER_PAGE, len(found))
+        quotas, problem = _quotas(console)
+        return console.pages.render(
+            "clients",
+            rows=found[pages.rows],
+            q=q,
+            pages=pages,
+            quotas=quotas[:QUOTAS_MAX],
+            quota_count=len(quotas),
+            problem=problem,
+            has_agents=console.sampler.has_agents,
+            problems=console.sampler.problems,
+        )
+
+
+def _quotas(console: ConsoleParts) -> tuple[list[dict[str, object]], str]:
+    """One row per limit, and why there are none if the cluster refuses to say."""
+    try:
+        with console.link.opened() as cluster:
+            found = list_quotas(cluster)
+    except HeadraceError as error:
+        return [], str(error)
+    rows: list[dict[str, object]] = []
+    for entity, limits in found.items():
+        names = {kind: DEFAULT if name is None else name for kind, name in entity}
+        for key, value in sorted(limits.items()):
+            whom = {"user": names.get(USER), "client_id": names.get(CLIENT_ID), "ip": names.get(IP)}
+            rows.append(whom | {"key": key, "value": value})
+    return rows, ""

@@ -1,8 +1,11 @@
-"""Topics: the list with throughput and lag, and one topic with its partitions, readers and configs.
+"""Topics: the list with throughput, one topic with its partitions, readers, configs, Iceberg table.
 
-Place: /topics and /topic; record counts come from offsets, rates and lags from the samples.
-Invariant: a page asks for the offsets of at most PARTITIONS_MAX partitions. Offsets that a leader does not give in time
-are dashes; the rest is shown.
+Place: /topics, /topic, /configs, /tables and /table; record counts come from offsets, rates and lags from the
+samples. Tables need metastore, bucket and catalog.
+Invariant: a page asks for the offsets of at most PARTITIONS_MAX partitions. Offsets that a leader does not give in
+time are dashes; the rest is shown.
+Invariant of configs: a secret is never shown: the cluster does not send it.
+Invariant of tables: reads only. If a setting or pyiceberg is missing, the page says which.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
 from headrace.cli.client.offsets import EARLIEST, LATEST, READ_COMMITTED, TopicPartition, list_offsets
-from headrace.cli.configs import TOPIC, describe_configs, shown
+from headrace.cli.configs import BROKER, GROUP, TOPIC, describe_configs, shown
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.cli.console.parts import ConsoleParts, PageOfRows
 from headrace.cli.console.samples import Samples, TopicRate
 from headrace.cli.record_json import plain
-from headrace.storage.errors import RetryableError
+from headrace.config.listeners import TABLES
+from headrace.storage.errors import InvalidError, RetryableError
 
 TOPICS_PER_PAGE = 50
 PARTITIONS_PER_PAGE = 200
@@ -129,3 +133,57 @@ def readers_of(samples: Samples, topic: str) -> list[tuple[str, int]]:
         if any(name == topic for name, _ in committed)
     ]
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+
+
+KINDS = {"cluster": BROKER, "agent": BROKER, "topic": TOPIC, "group": GROUP}
+NAMES_MAX = 1_000
+"""Most names in a list to choose from."""
+
+
+def add_configs(app: FastAPI, console: ConsoleParts) -> None:
+    """/configs"""
+
+    @app.get("/configs")
+    def configs(kind: str = "cluster", name: str = "", q: str = "", own: str = "") -> HTMLResponse:
+        if kind not in KINDS:
+            raise InvalidError(f"kind: not one of {', '.join(KINDS)}: {kind[:40]}")
+        if kind == "agent" and name and not name.isdecimal():
+            raise InvalidError(f"name: not a node id: {name[:40]}")
+        with console.link.opened() as cluster:
+            nodes = [str(node) for node in cluster.nodes()]
+            topics = [str(topic.name) for topic in cluster.metadata()][:NAMES_MAX]
+            asked = name or (nodes[0] if kind == "agent" and nodes else "")
+            if kind == "cluster":
+                asked = ""
+            rows = []
+            if asked or kind == "cluster":
+                found = describe_configs(cluster, (KINDS[kind], asked))
+                rows = shown(found, KINDS[kind] if own else None)
+        return console.pages.render(
+            "configs",
+            kind=kind,
+            name=asked,
+            kinds=list(KINDS),
+            q=q,
+            own=bool(own),
+            rows=[row for row in rows if q.lower() in row["config"].lower()],
+            nodes=nodes,
+            topics=topics,
+        )
+
+
+def add_tables(app: FastAPI, console: ConsoleParts) -> None:
+    """/tables, /table"""
+
+    @app.get("/tables")
+    def tables() -> HTMLResponse:
+        if missing := console.tables.missing:
+            return console.pages.render("tables", missing=missing)
+        found = console.tables.tables()
+        return console.pages.render("tables", missing="", rows=found.rows, processes=found.role_counts.get(TABLES, 0))
+
+    @app.get("/table")
+    def table(name: str) -> HTMLResponse:
+        if missing := console.tables.missing:
+            return console.pages.render("tables", missing=missing)
+        return console.pages.render("table", name=name, **{"table": console.tables.describe(name)})

@@ -6,8 +6,7 @@ Invariant: these calls name no life: which bucket has the files does not change 
 
 from __future__ import annotations
 
-from headrace.metastore.api.bucket import KnownBucket
-from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.life import KnownBucket, LifeApi
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 

@@ -10,7 +10,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- Append framed records at p_head, which lock_metadata_head has just returned. Error if one is larger than a record may
--- be (metastore/log/record_sizes.py): every agent and every snapshot would hold it.
+-- be (metastore/log/records.py): every agent and every snapshot would hold it.
 CREATE OR REPLACE FUNCTION append_metadata(p_head bigint, p_records bytea[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -1,6 +1,6 @@
 -- The commit: order the batches of stored segment files, all in one call.
 --
--- Input, as metastore/postgres/commit/staging.py lays it out. Rows are named by number, from 1; 0 is none.
+-- Input, as metastore/postgres/commit/commit.py lays it out. Rows are named by number, from 1; 0 is none.
 --   files       in commit order: ids, births (ms, as the ids carry them), sizes, bytes of all batches
 --   p_part_*    the distinct partitions, ascending: keys, and what their batches expect of leader epoch
 --               and partition count (-1: nothing); then the aliases that batches came for

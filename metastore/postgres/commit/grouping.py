@@ -1,6 +1,6 @@
 """How the batches of a commit call group: by partition, neighbours in bytes, producer.
 
-Place: the first half of a Staged (staging.py), which makes the call's parameters of the columns.
+Place: the first half of a Staged (commit.py), which makes the call's parameters of the columns.
 Invariant: group_few returns what group_many returns (tests/metastore/test_staging.py compares them on random calls).
 group_many takes any call; numpy's hundred calls take 0.2 ms. group_few is plain loops: with a quarter of that for one
 batch, as much for FEW_BATCHES, three times as much for 200.

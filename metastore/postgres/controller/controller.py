@@ -7,8 +7,8 @@ controller that was paused and resumes after another one took over changes nothi
 
 from __future__ import annotations
 
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.api.controller import ControllerApi, ControllerLease
-from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError

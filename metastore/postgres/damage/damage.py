@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.metastore.api.compaction import CompactionApi
-from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage, ListedDamage
+from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage, ListedDamage
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.cleaning.cleaning import parts_below

@@ -15,8 +15,10 @@ from headrace.metastore.api.groups import (
     GroupClaim,
     GroupKind,
     GroupRecord,
+    ShareState,
+    StoredSharePartition,
+    StoredShareState,
 )
-from headrace.metastore.api.share_groups import ShareState, StoredSharePartition, StoredShareState
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.share_states import GroupProgress

@@ -7,7 +7,7 @@ Invariant: each call is one short transaction over a bounded number of rows, and
 from __future__ import annotations
 
 from headrace.metastore.api.housekeeping import HousekeepingApi
-from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
+from headrace.metastore.audit_trail import BLOCK_RECORDS
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement

@@ -1,14 +1,16 @@
 """Jobs in Postgres: enqueue, lease, renew, end.
 
-Place: under the controller's schedules, planners and the workers' runner; implements metastore.api.jobs.JobApi.
+Place: under the controller's schedules, planners and the workers' runner; implements metastore.api.jobs.JobApi. Read
+pins are rows of the jobs table, which the janitor looks at anyway; headrace.scan takes them.
 Invariant: each operation is one statement that judges the lease under the job's row lock.
+Invariant of read pins: a pin is granted before the look-ups that it protects begin; its end is the row's lease.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.api.jobs import Job, JobApi, JobSchedule, JobToken, NewJob
+from headrace.metastore.api.jobs import GrantedPin, Job, JobApi, JobSchedule, JobToken, NewJob
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import FencedError
@@ -59,3 +61,18 @@ class PostgresJobs(PostgresNoun):
     ) -> Job | None:
         rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms, broker_id=node_id)
         return Job(JobToken(*rows[0][:2]), *rows[0][2:]) if rows else None
+
+
+_PIN_READS = Statement("pin_reads", writes=True)
+
+
+class PostgresPins(PostgresNoun):
+    """Implements what JobApi says of read pins."""
+
+    release_pins = calls(JobApi.release_pins, writes=True, job_ids="tokens.job_id", epochs="tokens.epoch")
+
+    async def pin_reads(self, holder: str, term_ms: int, default_max_ms: int) -> GrantedPin:
+        job_id, epoch, max_term_ms = await _PIN_READS.row(
+            self.pool, holder=holder, term_ms=term_ms, default_max_ms=default_max_ms
+        )
+        return GrantedPin(None if job_id is None else JobToken(job_id, epoch), max_term_ms)

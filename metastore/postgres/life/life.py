@@ -17,10 +17,9 @@ from headrace.metastore.api.life import LifeApi, Server, ServerLife
 from headrace.metastore.life.numbers import epoch_floor, log_floor
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import encode_record
-from headrace.metastore.log.snapshot import encode_snapshot
-from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
+from headrace.metastore.log.snapshot import encode_snapshot, load_image
+from headrace.metastore.postgres.cluster.cluster import PostgresMetadataLog
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement
 

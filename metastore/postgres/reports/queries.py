@@ -1,6 +1,6 @@
 """The read side for people and tools, as SQLAlchemy Core queries over the columns that they read.
 
-Place: behind reports.py, compiled for report_query.py; on no path of records.
+Place: behind reports.py, compiled for reports.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
 reports.py makes of a row. A number that has a name in names.py is written by that name.
 migrations/ is the schema: tests compare these tables with a migrated database.

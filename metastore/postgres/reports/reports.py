@@ -1,15 +1,21 @@
-"""The read side for people and tools: rows of queries.py as values of metastore/api/reports.py.
+"""The read side for people or tools: rows of queries.py as values of metastore/api/reports.py.
 
-Place: `headrace audit` and `console`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum.
-Invariant: reads only.
+Place: `headrace audit` and `console`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum. A query is sent
+as a Statement over the same pool, with the same limits and errors. `headrace bench` counts a topic's extents without
+PostgresMetastore, because it also measures other versions, with older or newer schemas.
+Invariant: a report only reads, and has no parameters but those that its query names. SQLAlchemy is loaded with the
+first report: an agent starts without it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import psycopg
 
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
@@ -26,9 +32,32 @@ from headrace.metastore.api.reports import (
     Statistics,
     TopicSize,
 )
+from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.pass_through import PostgresNoun
-from headrace.metastore.postgres.reports.report_query import ReportQuery
+from headrace.metastore.postgres.statement import Pool, Statement
+
+
+class ReportQuery(Statement):
+    """Made by the function `name` of queries.py; compiled when it is first sent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, writes=False)
+        self._function = name
+
+    def _text(self) -> str:
+        from headrace.metastore.postgres.reports.queries import compiled
+
+        return compiled(self._function)
+
+    async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Return rows as Statement.rows does. Compiled in a thread: SQLAlchemy takes 0.2 s to load, and agents ask for
+        reports, too.
+        """
+        if "sql" not in self.__dict__:
+            await asyncio.to_thread(lambda: self.sql)
+        return await super().rows(pool, **parameters)
+
 
 _LIST_JOBS = ReportQuery("list_jobs")
 _COUNT_JOBS = ReportQuery("count_jobs")
@@ -101,3 +130,15 @@ class PostgresReports(PostgresNoun):
 
     async def agent_leases(self) -> list[AgentLease]:
         return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.readers)]
+
+
+_COUNT_TOPIC_EXTENTS = ReportQuery("count_topic_extents")
+
+
+def count_topic_extents(url: str, topic: str) -> int:
+    """Extents of the topic's partitions now, over a separate connection."""
+    parsed(url)
+    with psycopg.connect(url) as connection:
+        row = connection.execute(_COUNT_TOPIC_EXTENTS.sql, {"topic": topic}).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage, SegmentLogApi
-from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState, RemoteSegmentKey
 from headrace.metastore.api.segments import (
     PartitionMarker,
     ReferenceState,

@@ -10,8 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.api.cluster import ClusterApi, SettingProposals, SettingReport
 from headrace.metastore.postgres.packing import pack_int2
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.statement import Statement

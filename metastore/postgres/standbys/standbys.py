@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
+from headrace.metastore.api.metastore import END_THE_WAIT, PROBE_SECONDS, StandbyState
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import HeadraceError, UnavailableError
 

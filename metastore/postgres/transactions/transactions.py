@@ -2,7 +2,7 @@
 
 Place: under agent/transactions; implements TransactionApi.
 Invariant: what is written was decided on the row as it is: each write names the row's version, and is decided again if
-that has changed. Postgres does nothing on its own, so the rules are in one place (metastore/transactions/policy.py).
+that has changed. Postgres does nothing on its own, so the rules are in one place (metastore/transactions.py).
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
+from headrace.metastore import transactions as policy
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.api.transaction_state import (
-    ProducerEpoch,
-    Transaction,
-    TransactionState,
-    TransactionVerdict,
-)
 from headrace.metastore.api.transactions import (
     LateTransaction,
     OpenTransactions,
     PendingOffsetsAnswer,
+    ProducerEpoch,
+    Transaction,
     TransactionAnswer,
     TransactionApi,
+    TransactionState,
+    TransactionVerdict,
 )
 from headrace.metastore.postgres.pass_through import PostgresNoun, calls
 from headrace.metastore.postgres.standbys.standbys import AWAIT_STANDBYS
 from headrace.metastore.postgres.statement import Statement
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.policy import TransactionStep
+from headrace.metastore.transactions import TransactionStep
 from headrace.storage.errors import FencedError, UnavailableError
 
 ATTEMPTS_MAX = 20

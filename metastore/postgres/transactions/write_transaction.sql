@@ -1,4 +1,4 @@
--- Store what metastore/transactions/policy.py decided on the row of p_version (0: there was none), without an end of a
+-- Store what metastore/transactions.py decided on the row of p_version (0: there was none), without an end of a
 -- transaction: a new producer, or more partitions and groups. False, and nothing happened, if the row has changed.
 -- An alias is added as its parent, to which its batches are appended (decisions/0052).
 -- HR004, and nothing happened, if one of p_keys is no partition: its topic was deleted, and the caller does not know yet.

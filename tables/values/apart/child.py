@@ -22,8 +22,17 @@ import msgspec
 import pyarrow as pa
 
 from headrace.storage.errors import HeadraceError
-from headrace.tables.values.apart.ending import CONVERTING, IDLE, OUT_OF_MEMORY, PROGRESS
-from headrace.tables.values.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, receive, send
+from headrace.tables.values.apart.messages import (
+    CONVERTING,
+    IDLE,
+    OUT_OF_MEMORY,
+    PROGRESS,
+    OpeningAnswer,
+    OpeningFrame,
+    OpeningRequest,
+    receive,
+    send,
+)
 from headrace.tables.values.formats import ValueFormats
 from headrace.tables.values.open import ChunkOpener, Tolerance
 

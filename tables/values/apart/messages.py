@@ -1,11 +1,16 @@
-"""What the worker and the process that opens values say to each other.
+"""What the worker exchanges with the process that opens values.
+
+Place: between process.py in the worker and child.py, which writes the number of a row before it opens it, into a
+file that both have in memory.
+Invariant of the number: the number is that of the row that is being opened, CONVERTING while many values become
+columns, or IDLE.
 
     frame   three lengths of 8 bytes, then: a message (MessagePack), an Arrow schema, an Arrow stream of rows
     worker  -> OpeningRequest, the table's columns, raw rows
     process -> OpeningAnswer, the columns that the values ask for, rows
 
-Place: between process.py in the worker and child.py.
-Invariant: the worker only decodes data: nothing that a client's value makes of the process can run code in the worker.
+Invariant: the worker only decodes data: nothing that a client's value makes of the process can run code in the
+worker.
 """
 
 from __future__ import annotations
@@ -16,6 +21,20 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+
+PROGRESS = struct.Struct("q")
+CONVERTING, IDLE = -1, -2
+OUT_OF_MEMORY = 75
+"""Exit status."""
+
+
+class EndedError(Exception):
+    """The process ended while it had this row open. `is_certain`: because of it; False: perhaps because of others."""
+
+    def __init__(self, row: int, reason: str, *, is_certain: bool) -> None:
+        super().__init__(reason)
+        self.row, self.reason, self.is_certain = row, reason, is_certain
+
 
 _LENGTHS = struct.Struct(">QQQ")
 FRAME_BYTES_MAX = 4 * 1024**3

@@ -26,7 +26,7 @@ from headrace.config.load import load
 from headrace.metastore.log.delegation_tokens import token_hmac
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo, DelegationTokenRecord
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS

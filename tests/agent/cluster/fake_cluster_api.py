@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headrace.metastore.api.agents import AgentRegistration, FeatureRange, HeartbeatAnswer, Listener, RegisteredAgent
+from headrace.metastore.api.cluster import SettingProposals
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.reports import JobCount
-from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
     BrokerFeature,

@@ -11,18 +11,30 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.metastore.api.cluster import MetadataRecord, StoredSnapshot
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
-from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
 from headrace.metastore.api.retention import OldestExtents, OldestQuery
-from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
-from headrace.metastore.api.topics import NONE_KEPT, CountChange, NewTopic, PartitionGrowth, RemovalOutcome
+from headrace.metastore.api.topics import (
+    NONE_KEPT,
+    CountChange,
+    Doubling,
+    NewTopic,
+    PartitionGrowth,
+    QuietSplit,
+    ReadingGroup,
+    RemovalOutcome,
+)
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
-from headrace.metastore.log.record_sizes import refuse_large
-from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.records import (
+    change_records,
+    encode_new_partitions,
+    encode_record,
+    refuse_large,
+    split_record,
+)
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
 from headrace.metastore.partitions.topic_partitions import Split

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.agent.cluster import follower as follower_module
 from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import RemoveTopicRecord
 from headrace.metastore.log.replay import apply

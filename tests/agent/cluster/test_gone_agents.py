@@ -9,7 +9,7 @@ import pytest
 
 from headrace.agent.cluster.routing import Routes
 from headrace.metastore.api.agents import Listener
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.storage.errors import UnavailableError
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

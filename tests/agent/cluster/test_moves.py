@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.agent.cluster.routing import Routes
 from headrace.metastore.api.agents import COMMIT_SHARDS, LEADER_SPREAD
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
     ConfigRecord,

@@ -83,7 +83,7 @@ class Agent:
             async def pause() -> None:
                 await api.clock.sleep(pace.choice((0.0, 0.1, 0.7)))
 
-            self.metadata._slices = lambda: WorkSlices(pause, units_max=1)
+            self.metadata.slices = lambda: WorkSlices(pause, units_max=1)
 
     async def shown(self) -> int | None:
         """The count; None if the agent does not say."""

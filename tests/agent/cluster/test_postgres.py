@@ -18,9 +18,8 @@ from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.metastore.api.jobs import JobSchedule, JobState
 from headrace.metastore.log.image import Assignment
-from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.reassignment import reassign
-from headrace.metastore.log.snapshot import load_snapshot
+from headrace.metastore.log.snapshot import load_image, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from load.contexts import a_context

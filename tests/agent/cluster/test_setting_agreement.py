@@ -9,7 +9,7 @@ import pytest
 from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingAgreement
 from headrace.config.cluster_values import cluster_settings, in_force, proposed
 from headrace.config.settings import Settings
-from headrace.metastore.api.settings import SettingProposals
+from headrace.metastore.api.cluster import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers
 from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -11,7 +11,7 @@ import pytest
 from headrace.agent.cluster.controller.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.commit import BatchOutcome
-from headrace.metastore.api.halvings import HalvingPair, HalvingState
+from headrace.metastore.api.topics import HalvingPair, HalvingState
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, UnavailableError

@@ -26,7 +26,7 @@ from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
-from headrace.metastore.api.damage import FoundDamage
+from headrace.metastore.api.compaction import FoundDamage
 from headrace.metastore.api.read import (
     ALL_BYTES,
     EpochEnd,

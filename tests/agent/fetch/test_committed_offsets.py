@@ -8,7 +8,7 @@ import pytest
 
 from headrace.agent.fetch.offsets import list_offsets
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
+from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.records.header import TRANSACTIONAL_BIT
 from tests.agent.fetch.test_postgres import PostgresWorld

@@ -12,8 +12,8 @@ from headrace.agent.fetch.service import FetchService
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, StagedBatch
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.api.transaction_state import NO_PRODUCER
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.api.transactions import NO_PRODUCER
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key

@@ -21,16 +21,13 @@ from headrace.metastore.api.groups import (
     GroupKind,
     GroupListing,
     GroupRecord,
-    ParentPosition,
-)
-from headrace.metastore.api.share_groups import (
     LoadedSharePartition,
+    ParentPosition,
     ShareState,
     StoredSharePartition,
     StoredShareState,
 )
-from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionVerdict
-from headrace.metastore.api.transactions import PendingOffsetsAnswer
+from headrace.metastore.api.transactions import PendingOffsetsAnswer, ProducerEpoch, TransactionVerdict
 from headrace.metastore.life.numbers import NUMBER_BITS, life_of_number
 from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError, HeadraceError

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionVerdict
+from headrace.metastore.api.transactions import ProducerEpoch, TransactionVerdict
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.client_calls import versions_of
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld

@@ -19,7 +19,7 @@ from headrace.agent.limits.client_rows import (
 )
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.config.settings import Settings
-from headrace.metastore.api.client_rows import RowCounts
+from headrace.metastore.api.housekeeping import RowCounts
 from headrace.storage.errors import UnavailableError
 from tests.agent.client_calls import call
 from tests.agent.transactions.test_requests import TIMEOUT_MAX_MS

@@ -17,8 +17,7 @@ from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.listener import bound_sockets as module
 from headrace.agent.listener.bound_sockets import bound_sockets
 from headrace.agent.listener.server import KafkaListener
-from headrace.cli.process.http_connection import bounded
-from headrace.cli.process.http_server import HttpServer
+from headrace.cli.process.http_server import HttpServer, bounded
 from headrace.config.addresses import address_text, is_every_address, unmapped
 from headrace.config.free_ports import free_ports
 from headrace.protocol.request import Request, Response

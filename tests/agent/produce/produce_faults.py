@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.store import ObjectInfo, ObjectStore
+from headrace.storage.objects.store import ObjectInfo, ObjectStore, StoreDecorator
 
 
 class HeldPut:

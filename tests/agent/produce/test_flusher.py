@@ -13,7 +13,7 @@ from headrace.agent.produce.flush_price import dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
 from headrace.agent.produce.recent import SLOT_S, SPAN_S
 from headrace.agent.produce.trace import FlushReason
-from headrace.storage.objects.delayed import DelayedStore
+from headrace.cli.bench.slow_agent import DelayedStore
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.agent.produce import pipeline
 from headrace.agent.produce.flush_policy import FlushLimits
-from headrace.storage.objects.delayed import DelayedStore
+from headrace.cli.bench.slow_agent import DelayedStore
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.seeds import examples
 from tests.storage.batches import plain_batch

@@ -14,7 +14,7 @@ from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.agent.produce.metrics import TOPICS_SHOWN, ProduceMetrics
 from headrace.agent.produce.moved_keys import has_moved_key
 from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, BatchOutcome, FileAnswer, FileCommit, MovedKeys
-from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.placement import key_hash
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import MAX_OPENED_BYTES, Record, encode_batch

@@ -10,7 +10,7 @@ import pytest
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import object_key

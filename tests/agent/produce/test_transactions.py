@@ -18,7 +18,7 @@ from headrace.agent.produce.layout import StagedBatch
 from headrace.agent.produce.transactional import FIRST_IMPLICIT, NAMES_BYTES, ProducerNames
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, BatchTransaction, FileAnswer, FileCommit
-from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, Transaction, TransactionState
+from headrace.metastore.api.transactions import EPOCH_MAX, ProducerEpoch, Transaction, TransactionState
 from headrace.protocol import errors
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.codec import Record, encode_batch

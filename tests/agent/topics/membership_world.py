@@ -20,7 +20,7 @@ from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler

@@ -28,13 +28,13 @@ from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
-from headrace.config.node_ids import STORE_REPLICAS, VIRTUAL_NODE_ID
+from headrace.config.bounds import STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SHARED_ADDRESS, FeatureRange, Listener
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import Assignment, TopicImage
 from headrace.metastore.log.reassignment import completions
-from headrace.metastore.log.replica_counts import SHOWN_REPLICAS_MAX, is_agent, resized, shown_count
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.shown_counts import SHOWN_REPLICAS_MAX, is_agent, resized, shown_count
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.protocol.api_keys import ApiKey
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

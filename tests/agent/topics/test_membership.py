@@ -30,8 +30,7 @@ from headrace.metastore.api.agents import (
     AgentRegistration,
     agent_features,
 )
-from headrace.metastore.api.metadata_log import StoredSnapshot
-from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.api.cluster import SettingReport, StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply

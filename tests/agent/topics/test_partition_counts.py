@@ -16,14 +16,14 @@ from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTop
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
-from headrace.protocol.request import CloseConnection
-from headrace.protocol.set_partition_count import (
+from headrace.protocol.own_requests import (
     SET_PARTITION_COUNT_KEY,
     CountRequest,
     CountResponse,
     decode_count_response,
     encode_count_request,
 )
+from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call
 from tests.agent.cluster.candidate import Candidate

@@ -17,7 +17,7 @@ from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.shown_replicas import SHOWN_REPLICAS_MAX, shown_replicas
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
-from headrace.config.node_ids import NODE_ID_MAX, STORE_REPLICAS, VIRTUAL_NODE_ID
+from headrace.config.bounds import NODE_ID_MAX, STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.kip631_records import FenceBrokerRecord, UnfenceBrokerRecord

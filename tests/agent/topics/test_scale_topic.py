@@ -13,16 +13,14 @@ from headrace.agent.topics.counts.topic_halving import TopicHalving
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.groups import GroupKind
-from headrace.metastore.api.splits import ReadingGroup
+from headrace.metastore.api.topics import ReadingGroup
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.own_records import DoubleTopicRecord
-from headrace.metastore.log.partition_records import split_record
-from headrace.metastore.log.records import decode_record
+from headrace.metastore.log.records import decode_record, split_record
 from headrace.metastore.partitions.topic_partitions import Split
-from headrace.protocol.request import CloseConnection
-from headrace.protocol.scale_topic import (
+from headrace.protocol.own_requests import (
     SCALE_TOPIC_KEY,
     ScaleRequest,
     ScaleResponse,
@@ -33,6 +31,7 @@ from headrace.protocol.scale_topic import (
     encode_scale_request,
     encode_scale_response,
 )
+from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import InvalidError, OutcomeUnknownError
 from tests.agent.client_calls import a_request
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

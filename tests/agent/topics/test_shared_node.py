@@ -18,7 +18,7 @@ from headrace.agent.topics.metadata.find_coordinator import FindCoordinator
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
-from headrace.config.node_ids import NODE_ID_MAX, VIRTUAL_NODE_ID
+from headrace.config.bounds import NODE_ID_MAX, VIRTUAL_NODE_ID
 from headrace.metastore.api.agents import SHARED_ADDRESS, FeatureRange, Listener
 from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from tests.agent.client_calls import call, versions_of

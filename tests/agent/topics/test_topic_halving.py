@@ -12,7 +12,7 @@ from headrace.agent.topics.counts.topic_halving import TopicHalving
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, FeatureLevelRecord
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from headrace.metastore.api.transaction_state import ProducerEpoch, Transaction, TransactionState, TransactionVerdict
-from headrace.metastore.api.transactions import TransactionAnswer
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.policy import TransactionStep
+from headrace.metastore import transactions as policy
+from headrace.metastore.api.transactions import (
+    ProducerEpoch,
+    Transaction,
+    TransactionAnswer,
+    TransactionState,
+    TransactionVerdict,
+)
+from headrace.metastore.transactions import TransactionStep
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 

@@ -24,7 +24,7 @@ from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
 from headrace.agent.transactions.markers_request import WriteTxnMarkers
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, TransactionState
+from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionState
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler

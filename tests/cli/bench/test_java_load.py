@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.bench.java_load import (
+from headrace.cli.bench.kafka_target import cluster_properties, find_jars
+from headrace.cli.bench.loads import (
     PerformanceTotals,
     long_enough,
     next_records,
     parse_totals,
     performance_command,
 )
-from headrace.cli.bench.kafka_target import cluster_properties, find_jars
 from headrace.cli.bench.rows import JavaProduce
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError

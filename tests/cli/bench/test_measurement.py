@@ -9,7 +9,7 @@ from rich.console import Console
 
 from headrace.cli.bench.command import line
 from headrace.cli.bench.measurement import Measurement, summarise
-from headrace.cli.bench.percentiles import percentile
+from headrace.cli.bench.orders import percentile
 from headrace.cli.bench.report import COLUMNS, cells, legend, make_table, number
 from headrace.cli.bench.rows import pick
 from headrace.cli.bench.target_bench import Bounds, TargetBench

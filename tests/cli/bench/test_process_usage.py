@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.bench.process_usage import Memory, ProcessStat, ProcessUsage, parse_stat, parse_status, trees
+from headrace.cli.bench.window import Memory, ProcessStat, ProcessUsage, parse_stat, parse_status, trees
 from headrace.storage.errors import UnavailableError
 
 STAT = (

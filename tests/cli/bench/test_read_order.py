@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.bench.read_order import ReadOrder
+from headrace.cli.bench.consume_driver import ReadOrder
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.bench import s3_rig
-from headrace.cli.bench.s3_rig import BUCKET, PROXY, find_program, open_s3_rig, proxy_flags, s3_client, with_credentials
+from headrace.cli.bench import headrace_target
+from headrace.cli.bench.headrace_target import (
+    BUCKET,
+    PROXY,
+    find_program,
+    open_s3_rig,
+    proxy_flags,
+    s3_client,
+    with_credentials,
+)
 from headrace.cli.bench.server_process import ServerProcess
-from headrace.cli.bench.target_options import S3Latency
+from headrace.cli.bench.targets import S3Latency
 from headrace.config.errors import ConfigError
 
 DRAWS = 4_000
@@ -97,7 +105,7 @@ async def test_requests_of_a_connection_arrive_as_they_were_sent(tmp_path: Path)
 
 
 def test_a_missing_program_is_named_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(s3_rig.TOOLS, str(tmp_path))
+    monkeypatch.setenv(headrace_target.TOOLS, str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"headrace-s3-latency is neither in .* nor on PATH: install Go .*make tools"):
         find_program(PROXY)

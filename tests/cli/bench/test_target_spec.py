@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.bench.headrace_target import server_flags
-from headrace.cli.bench.target_options import S3Latency, TargetOptions
-from headrace.cli.bench.target_spec import TargetSpec, headrace_command, parse_target
+from headrace.cli.bench.targets import S3Latency, TargetOptions, TargetSpec, headrace_command, parse_target
 from headrace.config.errors import ConfigError
 
 

@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from headrace.cli.bench.target_bench import Bounds, TargetBench
-from headrace.cli.bench.target_spec import parse_target
-from headrace.cli.bench.targets import open_target
+from headrace.cli.bench.targets import open_target, parse_target
 from headrace.storage.clock import SystemClock
 from tests.tools import KAFKA_JARS
 

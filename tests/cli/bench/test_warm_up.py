@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.cli.bench.report import warm_up_line
-from headrace.cli.bench.warm_up import PATIENCE_SECONDS, WarmUp, is_steady, warm_up
+from headrace.cli.bench.run import STEADY_PATIENCE_SECONDS, WarmUp, is_steady, warm_up
 from tests.manual_clock import ManualClock
 
 
@@ -46,8 +46,8 @@ async def test_windows_are_repeated_until_throughput_is_steady() -> None:
 
 
 async def test_patience_ends_the_warm_up_of_a_target_that_is_never_steady() -> None:
-    done = await _warm_up([10, 20] * 10, PATIENCE_SECONDS / 4)
-    assert done == WarmUp(mb_per_s=[10, 20, 10, 20], seconds=PATIENCE_SECONDS, steady=False)
+    done = await _warm_up([10, 20] * 10, STEADY_PATIENCE_SECONDS / 4)
+    assert done == WarmUp(mb_per_s=[10, 20, 10, 20], seconds=STEADY_PATIENCE_SECONDS, steady=False)
     assert warm_up_line("kafka", done) == "warm-up of kafka: not steady yet after 60 s: 10, 20, 10, 20 MB/s"
 
 

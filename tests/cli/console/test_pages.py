@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from headrace.cli.client.transport import client_config
-from headrace.cli.console.headers import CONTENT_SECURITY_POLICY
+from headrace.cli.console.access import CONTENT_SECURITY_POLICY
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.main import main
 from headrace.config.settings import Settings

@@ -14,15 +14,20 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.cli.console.agent_metrics import AgentCounters, parse_counters
-from headrace.cli.console.alarms import alarms
-from headrace.cli.console.charts import HEIGHT, WIDTH, draw
-from headrace.cli.console.client_counters import OTHERS, ClientUse, client_rates, client_uses, heaviest_first
+from headrace.cli.console.agent_metrics import (
+    OTHERS,
+    AgentCounters,
+    ClientUse,
+    client_rates,
+    client_uses,
+    heaviest_first,
+    parse_counters,
+)
 from headrace.cli.console.cluster_reads import AgentRow, ClusterSummary, Quorum
-from headrace.cli.console.parts import PageOfRows, time_ms, whole_number
-from headrace.cli.console.rendering import DASH, grouped, in_bytes, lasted, utc
+from headrace.cli.console.pages.overview import HEIGHT, WIDTH, alarms, draw
+from headrace.cli.console.pages.records import show_bytes, visible
+from headrace.cli.console.parts import DASH, PageOfRows, grouped, in_bytes, lasted, time_ms, utc, whole_number
 from headrace.cli.console.samples import POINTS_MAX, Sample, Samples, quantile
-from headrace.cli.console.shown_bytes import show_bytes, visible
 from headrace.cli.doctor.findings import Area
 from headrace.storage.errors import InvalidError
 

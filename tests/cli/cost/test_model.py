@@ -12,19 +12,22 @@ from hypothesis import strategies as st
 from headrace.agent.produce.flush_price import PUT_1000_DOLLARS, dollars_per_month
 from headrace.agent.produce.pipeline import flush_limits
 from headrace.cli.cost.command import BAR_WIDTH, bar
-from headrace.cli.cost.data import Constants, Prices, measured, prices
 from headrace.cli.cost.model import (
     GB,
     HEARTBEAT_SECONDS,
     MIB,
     MONTH_HOURS,
+    Constants,
+    Prices,
     Workload,
     bills,
     commit_shards,
     compaction_s_per_gb,
     early_flush_bill,
     group_needs,
+    measured,
     needs,
+    prices,
 )
 from headrace.cli.main import main
 from headrace.config.settings import Settings

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.cost.data import measured, prices
-from headrace.cli.cost.model import Workload, bills
-from headrace.cli.cost.plot import BOTTOM, LABEL_HEIGHT, LEFT, RIGHT, TOP, LogAxis, picture
+from headrace.cli.cost.command import BOTTOM, LABEL_HEIGHT, LEFT, RIGHT, TOP, LogAxis, picture
+from headrace.cli.cost.model import Workload, bills, measured, prices
 from headrace.cli.main import main
 
 PAGE = Path(__file__).parents[3] / "docs" / "understand" / "COST.md"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.client.acls import Acl
-from headrace.cli.described import data_loss, diff
+from headrace.cli.described import diff
 from headrace.cli.described.diff import Scope, Wishes, make_plan
 from headrace.cli.described.state import (
     Action,
@@ -79,9 +79,9 @@ PLANTED: dict[str, Plant] = {
     "a lower count has no risk": lambda patch: _without_risk(patch, "_altered_topic", Risk.PARTITIONS),
     "a deleted topic has no risk": lambda patch: _without_risk(patch, "_pruned", Risk.DATA),
     "unlimited is the lowest retention": lambda patch: patch.replace(
-        data_loss, "_number", lambda text: None if text is None else max(0, int(text))
+        diff, "_number", lambda text: None if text is None else max(0, int(text))
     ),
-    "a new policy has no risk": lambda patch: patch.replace(data_loss, "_POLICIES", frozenset()),
+    "a new policy has no risk": lambda patch: patch.replace(diff, "_POLICIES", frozenset()),
     "an inherited value is not looked at": lambda patch: patch.replace(
         diff, "may_remove_records", lambda name, old, new: old != new and new == "1000"
     ),

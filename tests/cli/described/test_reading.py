@@ -14,9 +14,8 @@ from headrace.cli.client.acls import Acl
 from headrace.cli.described.diff import make_plan
 from headrace.cli.described.documents import FileError, read_documents
 from headrace.cli.described.reading import Description, read_description
-from headrace.cli.described.schema import json_schema
+from headrace.cli.described.schema import described_file, json_schema
 from headrace.cli.described.state import ClusterState, ObjectKind, TopicState, UserState
-from headrace.cli.described.writing import described_file
 from headrace.storage.errors import InvalidError
 from tests.cli.described.described_world import World
 

@@ -15,11 +15,11 @@ import msgspec
 import psycopg
 import pytest
 
-from headrace.cli.doctor import server
+from headrace.cli.doctor import servers
 from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
-from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.api.cluster import SettingReport
 from headrace.metastore.backups import KEY, BackupKind, BackupRecord
 from headrace.metastore.life.bucket import Position, write_position
 from headrace.metastore.life.keeper import LifeKeeper
@@ -102,7 +102,7 @@ def test_a_postgres_without_room_for_another_agent(places: list[str], doctor: Do
 
 
 def test_a_transaction_that_stays_open(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "TRANSACTION_WARN_S", 0.0)
+    monkeypatch.setattr(servers, "TRANSACTION_WARN_S", 0.0)
     with psycopg.connect(places[1]) as connection:
         connection.execute("SELECT 1")
         level, message, _ = doctor(*places)["postgres transactions"]
@@ -162,11 +162,11 @@ async def test_a_bucket_that_deletes_and_keeps_by_itself(moto_url: str, places: 
 
 async def test_a_store_without_delete_objects(aws_credentials: None) -> None:
     from headrace.cli.doctor.bucket import judge_delete_objects
-    from headrace.storage.objects.s3_bucket import why_no_delete_objects
+    from headrace.storage.objects.s3_client import why_no_delete_objects
 
     steps = [refusing(501, "NotImplemented"), refusing(400, "MissingContentMD5"), refusing(403, "AccessDenied")]
-    async with ScriptedServer(steps) as server:
-        options = S3Options(bucket="bucket", endpoint=server.url, region="us-east-1", path_style=True)
+    async with ScriptedServer(steps) as servers:
+        options = S3Options(bucket="bucket", endpoint=servers.url, region="us-east-1", path_style=True)
         refusals = [await why_no_delete_objects(options, "logs/doctor/absent") for _ in range(4)]
     assert ["NotImplemented" in refusals[0], "MissingContentMD5" in refusals[1], refusals[2:]] == [True, True, ["", ""]]
     (finding,) = judge_delete_objects(refusals[0])

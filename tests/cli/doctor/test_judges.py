@@ -14,21 +14,20 @@ import pytest
 from headrace.agent.limits.client_rows import row_use
 from headrace.cli.doctor import (
     agents,
-    backups,
     bucket,
+    bucket_facts,
     certificates,
     cluster,
     command,
     host,
     postgres,
-    running,
-    server,
+    servers,
     tables,
 )
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
-from headrace.metastore.api.client_rows import RowCounts
+from headrace.metastore.api.housekeeping import RowCounts
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.backups import BackupKind, BackupRecord, WalArchive
@@ -36,7 +35,7 @@ from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
 from headrace.metastore.upkeep_watch import OVERDUE_SECONDS
-from headrace.storage.objects.s3_bucket import BucketRules, Expiration
+from headrace.storage.objects.s3_client import BucketRules, Expiration
 from tests.manual_clock import ManualClock
 
 SOUND = ServerState(
@@ -94,7 +93,7 @@ def worst(findings: Sequence[Finding]) -> tuple[str, str]:
     ],
 )
 def test_a_server(change: dict[str, Any], expected: Any) -> None:
-    found = worst(list(server.judge_server(SOUND._replace(**change), Settings())))
+    found = worst(list(servers.judge_server(SOUND._replace(**change), Settings())))
     assert (found[1] if expected == "ok" else found) == expected
 
 
@@ -111,8 +110,8 @@ def test_a_bulk_write_that_makes_no_progress() -> None:
 
 def test_tables_and_round_trips() -> None:
     full = TableState("partition_heads", 10, 200_000, 1 << 30)
-    assert worst(list(server.judge_tables([full]))) == ("bloat", "warn")
-    assert worst(list(server.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
+    assert worst(list(servers.judge_tables([full]))) == ("bloat", "warn")
+    assert worst(list(servers.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
     assert [postgres.judge_round_trip("db", ms).level.value for ms in (1.0, 9.0)] == ["ok", "warn"]
     assert [bucket.judge_put(ms).level.value for ms in (20.0, 400.0)] == ["ok", "warn"]
 
@@ -252,13 +251,13 @@ def test_rows_of_clients_are_named_from_eighty_percent_on() -> None:
     ],
 )
 def test_a_life_that_is_not_current_is_bad(verdict: LifeVerdict, level: Level) -> None:
-    assert running.judge_life(verdict).level is level
+    assert cluster.judge_life(verdict).level is level
 
 
 def test_a_cluster_needs_a_compactor() -> None:
-    assert running.judge_roles({"broker": 2}).level is Level.BAD
-    assert running.judge_roles({"broker": 2, "compactor": 1}).level is Level.OK
-    assert running.judge_roles({}).level is Level.WARN, "it has not started yet"
+    assert cluster.judge_roles({"broker": 2}).level is Level.BAD
+    assert cluster.judge_roles({"broker": 2, "compactor": 1}).level is Level.OK
+    assert cluster.judge_roles({}).level is Level.WARN, "it has not started yet"
 
 
 def test_tables_wait_for_ten_intervals() -> None:
@@ -282,11 +281,11 @@ def test_tables_need_a_process_with_the_role() -> None:
 
 def test_background_work_that_waits_or_was_given_up() -> None:
     late_ms = int(OVERDUE_SECONDS * 1000) + 1
-    (fine,) = running.judge_jobs(
+    (fine,) = cluster.judge_jobs(
         [JobCount("plan", JobState.WAITING, 3, 0), JobCount("compact-large", JobState.WAITING, 1, late_ms)]
     )
     assert fine.level is Level.OK
-    late, given_up = running.judge_jobs(
+    late, given_up = cluster.judge_jobs(
         [JobCount("plan", JobState.WAITING, 3, late_ms), JobCount("compact", JobState.GIVEN_UP, 2, 0)]
     )
     assert (late.level, late.found) == (Level.WARN, "background work is overdue, kind plan: 900 s")
@@ -318,7 +317,7 @@ NO_ARCHIVE, ARCHIVE = WalArchive(False, None, False), WalArchive(True, 60.0, Fal
 def test_a_backup_is_no_older_than_deletions_wait(
     record: BackupRecord | None, archive: WalArchive, level: Level, told: str
 ) -> None:
-    found = backups.judge_backup(record, archive, 100 * HOUR_MS, 24 * HOUR_MS)
+    found = bucket_facts.judge_backup(record, archive, 100 * HOUR_MS, 24 * HOUR_MS)
     assert found.level is level
     assert told in found.found
 

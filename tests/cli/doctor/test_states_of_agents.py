@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.doctor import addresses, agents, cluster
+from headrace.cli.doctor import agents, cluster
 from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import LEADER_SPREAD
@@ -53,7 +53,7 @@ async def test_a_wrong_zone(
 async def test_agents_of_one_host_in_two_zones_and_a_file_with_another(
     metastore_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(agents, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(agents, "ASK_SECONDS", 0.1)
     for node_id, zone in ((1, "a"), (2, "b")):
         await register(metastore_url, node_id, listener=at(9092 + node_id, host="192.0.2.1"), zone=zone)

@@ -15,10 +15,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.cli.doctor import hosts, postgres
+from headrace.cli.doctor import postgres
+from headrace.cli.doctor import servers as hosts
 from headrace.config.settings import Settings
 from headrace.metastore.postgres import pool
-from headrace.metastore.postgres.diagnosis import hosts as asked
+from headrace.metastore.postgres.diagnosis import diagnosis as asked
 from headrace.metastore.postgres.embedded import USER, EmbeddedPostgres
 from headrace.storage.clock import SystemClock
 from load.postgres_servers import DATABASE, Servers, ask, copy_data, run

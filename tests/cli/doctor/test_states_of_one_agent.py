@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.cli.doctor import addresses, agents
+from headrace.cli.doctor import agents
 from headrace.config.settings import Settings
 from load.self_signed import write_certificate
 from tests.agent_process import AgentUnderTest, format_storage
@@ -53,7 +53,7 @@ async def test_an_agent_with_a_process_that_is_stopped(
 ) -> None:
     """Its lease lasts, so the cluster counts it as live: only its addresses show it."""
     running, settings = agent
-    monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(agents, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(agents, "ASK_SECONDS", 0.5)
     running.pause()
     try:

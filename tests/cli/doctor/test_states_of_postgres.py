@@ -24,8 +24,8 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
-from headrace.metastore.postgres import pool, single_connection, statement
-from headrace.metastore.postgres.diagnosis import hosts
+from headrace.metastore.postgres import pool, statement
+from headrace.metastore.postgres.diagnosis import diagnosis as hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -178,7 +178,7 @@ async def world(
 ) -> AsyncIterator[World]:
     monkeypatch.setattr(statement, "SILENCE_S", 0.2)
     monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 2)
-    monkeypatch.setattr(single_connection, "READ_TIMEOUT_S", 1)
+    monkeypatch.setattr(pool, "READ_TIMEOUT_S", 1)
     monkeypatch.setattr(hosts, "HOST_SECONDS", 0.5)
     proxy = FaultProxy(random.Random(0))
     await proxy.start()

@@ -19,8 +19,8 @@ from headrace.cli.doctor import bucket, command
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
-from headrace.metastore.postgres import pool, single_connection
-from headrace.metastore.postgres.diagnosis import hosts
+from headrace.metastore.postgres import pool
+from headrace.metastore.postgres.diagnosis import diagnosis as hosts
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY
@@ -67,7 +67,7 @@ async def test_a_server_that_is_silent_after_the_connection(
         (command, "AREA_SECONDS", 0.5),
         (pool, "CONNECT_TIMEOUT_S", 2),
         (hosts, "HOST_SECONDS", 0.5),
-        (single_connection, "CONNECT_TIMEOUT_S", 2),
+        (pool, "SINGLE_CONNECT_TIMEOUT_S", 2),
     ):
         monkeypatch.setattr(module, name, seconds)
     proxy = FaultProxy(random.Random(0))

@@ -13,8 +13,7 @@ import os
 import sys
 import uuid
 
-from headrace.cli.process.allocator_tuning import tune_allocator
-from headrace.cli.process.idle_heap import LOOKS, IdleHeap
+from headrace.cli.process.heap import LOOKS, IdleHeap, tune_allocator
 from headrace.compactor.merge import MergeCounts, MergeLimits, merge
 from headrace.compactor.plan import PartitionPlan, Plan
 from headrace.metastore.api.read import Extent

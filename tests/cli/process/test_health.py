@@ -13,10 +13,15 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.cli.process import idle_heap
-from headrace.cli.process.dependencies import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, Dependencies
-from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
-from headrace.cli.process.shell import ProcessShell, ProcessWatches
+from headrace.cli.process import heap
+from headrace.cli.process.http_app import LOOP_SILENCE_SECONDS
+from headrace.cli.process.shell import (
+    BUCKET_PROBE_SECONDS,
+    METASTORE_PROBE_SECONDS,
+    Dependencies,
+    ProcessShell,
+    ProcessWatches,
+)
 from headrace.config.memory_budget import ALLOCATOR_BYTES, MIB
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
@@ -200,15 +205,15 @@ async def world() -> AsyncIterator[HealthWorld]:
 
 async def test_each_process_counts_idle_memory_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     unused, part = [100 * MIB], {"part": "allocator"}
-    monkeypatch.setattr(idle_heap, "unused_heap_bytes", lambda: unused[-1])
-    monkeypatch.setattr(idle_heap, "give_heap_back", lambda: unused.append(MIB))
+    monkeypatch.setattr(heap, "unused_heap_bytes", lambda: unused[-1])
+    monkeypatch.setattr(heap, "give_heap_back", lambda: unused.append(MIB))
     world = HealthWorld()
     await world.shell.start()
     try:
         assert world.registry.get_sample_value("headrace_memory_limit_bytes", part) == ALLOCATOR_BYTES
         seen: list[float | None] = []
         while MIB not in seen and len(seen) < LOOKS_MAX:  # a look is on a thread, which the clock does not wait for
-            await world.clock.advance(idle_heap.LOOK_SECONDS)
+            await world.clock.advance(heap.LOOK_SECONDS)
             seen.append(world.registry.get_sample_value("headrace_memory_bytes", part))
         assert 100 * MIB in seen
         assert MIB in seen

@@ -18,14 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.cli.bench.http_access import KEY, TOKEN, TRUST, HttpAccess
+from headrace.cli.bench.targets import KEY, TOKEN, TRUST, HttpAccess
 from headrace.cli.bench.window import StoreCounts, read_counts
-from headrace.cli.process import http_connection
-from headrace.cli.process.http_app import make_app
-from headrace.cli.process.http_connection import bounded
+from headrace.cli.process import http_server
+from headrace.cli.process.http_app import Part, make_app
 from headrace.cli.process.http_security import OPEN_PATHS, HttpSecurity
-from headrace.cli.process.http_server import HttpServer
-from headrace.cli.process.readiness import Part
+from headrace.cli.process.http_server import HttpServer, bounded
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.storage.errors import UnavailableError
@@ -186,7 +184,7 @@ async def test_connections_without_a_handshake_do_not_keep_out_a_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path, key=True) as server:
-        monkeypatch.setattr(http_connection, "WAIT_SECONDS", 600.0)
+        monkeypatch.setattr(http_server, "WAIT_SECONDS", 600.0)
         idle = [await asyncio.open_connection("127.0.0.1", server.server.port) for _ in range(30)]
         assert (await asyncio.to_thread(server.get, "/healthz"))[0] == 200
         ended = [asyncio.ensure_future(_end(reader)) for reader, _ in idle]

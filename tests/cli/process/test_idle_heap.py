@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from headrace.cli.process.idle_heap import GIVEN_BACK_BYTES, LOOKS, IdleHeap, give_heap_back
-from headrace.cli.process.idle_heap import unused_heap_bytes as unused
+from headrace.cli.process.heap import GIVEN_BACK_BYTES, LOOKS, IdleHeap, give_heap_back
+from headrace.cli.process.heap import unused_heap_bytes as unused
 from headrace.config.memory_budget import ALLOCATOR_BYTES, MIB, memory_budget
 from headrace.config.settings import Settings
 from tests.manual_clock import ManualClock

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.process import serve
-from headrace.cli.process.log_format import JsonFormatter, OneLineFormatter
+from headrace.cli.process.logs import JsonFormatter, OneLineFormatter
 from headrace.config.settings import Settings
 from headrace.storage.errors import UnavailableError
 

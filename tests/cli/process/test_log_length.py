@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from headrace.cli.process.log_length import VALUE_CHARACTERS, LengthFilter
-from headrace.cli.process.log_repetition import AUDIT
+from headrace.cli.process.logs import AUDIT, VALUE_CHARACTERS, LengthFilter
 from headrace.storage.client_text import SHOWN_CHARACTERS, shown
 from headrace.storage.errors import InvalidError
 

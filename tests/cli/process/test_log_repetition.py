@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from headrace.cli.process.log_repetition import AUDIT, TEMPLATE_LINES, RepetitionFilter
+from headrace.cli.process.logs import AUDIT, TEMPLATE_LINES, RepetitionFilter
 from headrace.storage.repetition import LIMITED, SECONDS
 from tests.manual_clock import ManualClock
 

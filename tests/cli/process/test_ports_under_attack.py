@@ -26,10 +26,9 @@ from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
-from headrace.cli.process import http_connection
-from headrace.cli.process.http_connection import BoundedConnection, bounded
+from headrace.cli.process import http_server
 from headrace.cli.process.http_security import HttpSecurity
-from headrace.cli.process.http_server import HttpServer
+from headrace.cli.process.http_server import BoundedConnection, HttpServer, bounded
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.config.settings import Settings
@@ -252,7 +251,7 @@ def _cases() -> Iterator[Any]:
 async def test_ordinary_clients_are_served(
     name: str, attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(http_server, "WAIT_SECONDS", WAIT_SECONDS)
     monkeypatch.setattr(tls_protocol, "SHUTDOWN_SECONDS", WAIT_SECONDS)
     await _attacked(name, attack, tmp_path)
 
@@ -297,7 +296,7 @@ async def _read_first(scope: object, receive: Callable[[], Awaitable[object]], s
 async def test_bodies_that_are_not_sent_keep_out_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_connection, "WAIT_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(http_server, "WAIT_SECONDS", WAIT_SECONDS)
     monkeypatch.setattr("tests.cli.process.test_ports_under_attack._large", _read_first)
     await _attacked("http", _body_not_sent, tmp_path)
 
@@ -316,7 +315,7 @@ async def test_planted_bugs_shut_the_port(
     tmp_path: Path,
     patch: Patch,
 ) -> None:
-    patch.replace(http_connection, "WAIT_SECONDS", 60.0)
+    patch.replace(http_server, "WAIT_SECONDS", 60.0)
     patch.replace(*planted)
     with pytest.raises((OSError, EOFError)):
         await _attacked(name, attack, tmp_path)

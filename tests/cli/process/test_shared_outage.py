@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.process.dependencies import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
-from headrace.cli.process.readiness import CONFIRM_SECONDS, RETURN_SECONDS
+from headrace.cli.process.http_app import CONFIRM_SECONDS, RETURN_SECONDS
+from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
 from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.put_outcomes import FAILING_SECONDS, PROBE_SECONDS
+from headrace.storage.objects.measured import FAILING_SECONDS, PROBE_SECONDS
 from tests.cli.process.test_health import HealthWorld, world
 
 __all__ = ["world"]

@@ -17,15 +17,15 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import OutOfBoundValue
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from headrace.cli.client import transactions
+from headrace.cli import transactions
 from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.described_transactions import (
     DescribedTransaction,
     DescribedTransactions,
     DescribedTransactionTopic,
 )
-from headrace.cli.client.transactions import DescribedProducer, ListedTransaction
 from headrace.cli.passwords import password_in, password_of
+from headrace.cli.transactions import DescribedProducer, ListedTransaction
 from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users

@@ -10,8 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError
-from headrace.cli.client.messages import VERSIONS
+from headrace.cli.client.cluster import VERSIONS, KafkaCluster, WrongBrokerError
 from headrace.cli.client.transport import client_config
 from headrace.cli.main import main
 from headrace.protocol.api_keys import ApiKey

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from headrace.cli.command_line import make_parser
+from headrace.cli.commands import make_parser
 from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.several_agents.places import places
+from headrace.cli.children import places
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 

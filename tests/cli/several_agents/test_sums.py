@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.cli.several_agents.pages import summed
+from headrace.cli.several_agents import summed
 
 
 def _page(requests: dict[str, int], state: int, seconds: list[float]) -> str:

@@ -7,11 +7,11 @@ import json
 import pytest
 from rich.console import Console
 
-from headrace.cli.console.client_counters import ClientUse
+from headrace.cli.console.agent_metrics import ClientUse
 from headrace.cli.console.samples import Sample, Samples
 from headrace.cli.doctor.findings import Area
 from headrace.cli.main import main
-from headrace.cli.top.screen import CLIENTS_MAX, NAME_CHARACTERS, PARTITIONS_MAX, Screen, amount, drawn
+from headrace.cli.top import CLIENTS_MAX, NAME_CHARACTERS, PARTITIONS_MAX, Screen, amount, drawn
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
 from tests.agent_process import AgentUnderTest, format_storage

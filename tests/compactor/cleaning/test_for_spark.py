@@ -8,7 +8,7 @@ from headrace.compactor.cleaning.job import TOO_MANY_KEYS
 from headrace.compactor.cleaning.key_map import BYTES_PER_KEY
 from headrace.compactor.cleaning.planner import SPARK_ATTEMPTS
 from headrace.compactor.cleaning.policy import SparkLimits, decode_cleaning, is_for_spark
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import PolicyLimits
 from headrace.config.settings import Settings
 from headrace.jobs.kinds import CLEAN, CLEAN_LARGE, COMPACT
 from tests.compactor.cleaning.test_guarantees import EAGER, rolled

@@ -11,10 +11,9 @@ from headrace.compactor import planner as planner_module
 from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.planner import RESERVED_MS
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
-from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.compact import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, decode_job, encode
-from headrace.compactor.planner import Planner
-from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.planner import Planner, PolicyLimits
 from headrace.jobs.kinds import CLEAN, CLEAN_NEXT, COMPACT
 from headrace.metastore.api.jobs import Job
 from tests.compactor.cleaning.test_guarantees import EAGER, HOUR_MS, rolled

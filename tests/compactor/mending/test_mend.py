@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.compactor.audit import audit
 from headrace.compactor.mending.mend import Mending
-from headrace.metastore.api.compaction import SwapOutcome
-from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
+from headrace.metastore.api.compaction import DamagedExtent, DamageKind, FoundDamage, SwapOutcome
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import PartitionName
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError

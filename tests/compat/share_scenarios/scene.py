@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.messages import message
+from headrace.cli.client.cluster import message
 from headrace.protocol.api_keys import ApiKey
 from tests.compat.share_scenarios.member import RECORD_LIMIT, REFUSED, RawMember
 from tests.compat.share_scenarios.server import Server

@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.messages import message
+from headrace.cli.client.cluster import message
 from headrace.cli.client.transport import ClientConfig, ask, parse_servers
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.codec import Record, encode_batch

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.metastore.api.audit_archive import ArchivedAudit
-from headrace.metastore.api.segment_keys import RemoteSegmentKey
+from headrace.metastore.api.segment_states import RemoteSegmentKey
 from headrace.metastore.api.segments import SegmentCause, SegmentEvent, SegmentFacts
-from headrace.metastore.audit_trail.objects import (
+from headrace.metastore.audit_trail import (
     BLOCK_BYTES_MAX,
     BLOCK_RECORDS,
     MAGIC,

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from headrace.metastore.life.bucket import LifeRecord, Position, record_life, write_position
-from headrace.metastore.life.in_use import LONG_AGO_MS, WATCH_SECONDS, require_unused
+from headrace.metastore.life.watch import LONG_AGO_MS, WATCH_SECONDS, require_unused
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock

@@ -16,7 +16,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
 from headrace.metastore.api.life import ServerLife
 from headrace.metastore.api.read import NONE_OPEN, EpochQuery, ExtentQuery, OffsetKind, OffsetQuery
-from headrace.metastore.api.transaction_state import NO_PRODUCER, TransactionVerdict
+from headrace.metastore.api.transactions import NO_PRODUCER, TransactionVerdict
 from headrace.metastore.life import keeper as keeper_module
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor

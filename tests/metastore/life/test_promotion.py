@@ -25,7 +25,7 @@ from headrace.metastore.life.bucket import newest_life, read_position
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
 from headrace.metastore.life.verdict import LifeVerdict
-from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore

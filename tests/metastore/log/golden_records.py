@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
     AncestorEpoch,

@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import Callable
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
@@ -42,12 +42,11 @@ from headrace.metastore.log.own_records import (
     ShowBrokerRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.partition_records import change_records, split_record
-from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.records import change_records, encode_record, split_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.metastore.partitions.changes import change_count, halve, removals
-from headrace.metastore.partitions.linear_hashing import is_power_of_two_times
+from headrace.metastore.partitions.placement import is_power_of_two_times
 from headrace.metastore.partitions.topic_partitions import Split, TopicPartitions
 
 

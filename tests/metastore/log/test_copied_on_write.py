@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.log.copied_on_write import CopiedOnWrite
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
@@ -19,6 +18,7 @@ from headrace.metastore.log.kip631_records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
+from headrace.metastore.log.mutable_copies import CopiedOnWrite
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 

@@ -16,7 +16,7 @@ from headrace.metastore.api.agents import (
     TRANSACTION_VERSION,
     FeatureRange,
 )
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.kip631_records import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (

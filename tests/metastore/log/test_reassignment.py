@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from headrace.config.node_ids import STORE_REPLICAS
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.config.bounds import STORE_REPLICAS
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import (
     FenceBrokerRecord,

@@ -12,11 +12,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log import kip631_records, own_records
 from headrace.metastore.log.kip631_records import FenceBrokerRecord, PartitionRecord, TopicRecord
-from headrace.metastore.log.partition_records import encode_plain_partition, plain_partition
-from headrace.metastore.log.records import decode_record, encode_record, record_types
+from headrace.metastore.log.records import (
+    decode_record,
+    encode_plain_partition,
+    encode_record,
+    plain_partition,
+    record_types,
+)
 from headrace.metastore.log.wire import Reader, Tag, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.metastore.log.golden_records import GOLDEN, ID, ID_HEX, OWN_NAMES, SEEDS_NAMES

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo, FeatureLevelRecord, UserScramCredentialRecord

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, agent_features
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
@@ -22,8 +22,7 @@ from headrace.metastore.log.kip631_records import (
 from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
-from headrace.metastore.log.scram_keys import as_keys
-from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.scram_keys import SealedKeys, as_keys
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot, snapshot_records
 from headrace.metastore.sealing import Sealing
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError

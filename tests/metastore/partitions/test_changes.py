@@ -15,7 +15,7 @@ from headrace.metastore.partitions.changes import (
     change_count,
     removals,
 )
-from headrace.metastore.partitions.linear_hashing import ancestors, nearest
+from headrace.metastore.partitions.placement import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
 from headrace.storage.errors import InvalidError
 

@@ -12,15 +12,15 @@ from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.partitions.linear_hashing import (
+from headrace.metastore.partitions.placement import (
     ancestors,
     children,
     is_power_of_two_times,
+    key_hash,
     nearest,
     parent,
     place,
 )
-from headrace.metastore.partitions.murmur2 import key_hash
 
 HASHES = st.integers(0, 2**31 - 1)
 INITIALS = st.integers(1, 50)

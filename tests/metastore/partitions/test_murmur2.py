@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
-from headrace.metastore.partitions.murmur2 import key_hash, murmur2
+from headrace.metastore.partitions.placement import key_hash, murmur2
 
 OF_KAFKA = {
     b"21": -973932308,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.metastore.partitions import changes
 from headrace.metastore.partitions.changes import Change, Expansion, Removal, Shrinking
-from headrace.metastore.partitions.linear_hashing import ancestors, nearest
+from headrace.metastore.partitions.placement import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import OrderedPartition, TopicPartitions
 from headrace.metastore.partitions.waiting import PositionReport, must_report
 from tests.key_order.partition_order import OrderError, OrderWorld

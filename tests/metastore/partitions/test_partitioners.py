@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.partitions.partitioners import PARTITIONERS, fnv1a, moves
+from headrace.metastore.partitions.placement import PARTITIONERS, fnv1a, moves
 
 EACH = pytest.mark.parametrize("partitioner", PARTITIONERS)
 

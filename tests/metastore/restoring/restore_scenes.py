@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.restored_topic import kept_records
-from headrace.metastore.topic_restore import newest_of, restore_deleted
+from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.topic_restore import kept_records, newest_of, restore_deleted
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene
 from tests.metastore.sessions import Session, rows, set_for_cluster

@@ -12,9 +12,9 @@ import pytest
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.life.numbers import epochs_of_life
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.restored_topic import restored_topic
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.topic_restore import restored_topic
 from headrace.storage.errors import OutcomeUnknownError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, appended, batch, open_scene

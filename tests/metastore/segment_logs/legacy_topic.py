@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.metastore.api.segment_states import RemoteLogSegmentState
 from headrace.metastore.segment_logs.migration import RekeyedRecord
-from headrace.metastore.segment_logs.projection import StreamRecord, compact
+from headrace.metastore.segment_logs.projection import StreamRecord, compact, update_of
 from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
@@ -20,7 +20,6 @@ from headrace.metastore.segment_logs.records import (
     encode,
     key_of,
 )
-from headrace.metastore.segment_logs.updates import update_of
 
 OWNER = TopicIdPartition(name="orders", id=uuid.UUID(int=77), partition=3)
 STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState

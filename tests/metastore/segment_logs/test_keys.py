@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.api.segment_keys import (
+from headrace.metastore.api.segment_states import (
     INT32_MAX,
     INT64_MAX,
     RemotePartitionKey,

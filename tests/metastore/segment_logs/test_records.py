@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
+from headrace.metastore.api.segment_states import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
@@ -31,6 +30,7 @@ from headrace.metastore.segment_logs.records import (
     decode,
     encode,
     key_of,
+    metadata_partition,
 )
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.java_program import run_java

@@ -11,8 +11,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
-from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import (
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    RemotePartitionKey,
+    RemoteSegmentKey,
+    base64url,
+    parse_key,
+)
 from headrace.metastore.segment_logs.projection import DELETE_RETENTION_MS, Projection, StreamRecord, compact
 from headrace.metastore.segment_logs.records import (
     LifecycleRecord,

@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
-from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
+    RemoteSegmentKey,
     partition_transition,
     segment_transition,
 )

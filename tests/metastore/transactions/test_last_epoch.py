@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
 from headrace.metastore.api.read import NONE_OPEN
-from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, TransactionVerdict
+from headrace.metastore.api.transactions import EPOCH_MAX, ProducerEpoch, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.sql_files import sql_files

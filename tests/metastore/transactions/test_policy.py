@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.metastore.api.transaction_state import (
+from headrace.metastore import transactions as policy
+from headrace.metastore.api.transactions import (
     EPOCH_MAX,
     NO_PRODUCER,
     ProducerEpoch,
@@ -25,8 +26,7 @@ from headrace.metastore.api.transaction_state import (
     TransactionState,
     TransactionVerdict,
 )
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.policy import TransactionStep
+from headrace.metastore.transactions import TransactionStep
 from tests.planted import PlantedBugs, Trial
 from tests.seeds import examples
 

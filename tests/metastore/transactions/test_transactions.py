@@ -7,16 +7,16 @@ import pytest
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, ExtentQuery, FeedKind
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.api.transaction_state import (
+from headrace.metastore.api.transactions import (
     EPOCH_MAX,
     NO_PRODUCER,
+    OpenTransactions,
     ProducerEpoch,
     TransactionState,
     TransactionVerdict,
 )
-from headrace.metastore.api.transactions import OpenTransactions
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.markers import Marker
+from headrace.metastore.transactions import Marker
 from headrace.storage.errors import FencedError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.sessions import Session, delete, join, move_time, rows, set_for_cluster

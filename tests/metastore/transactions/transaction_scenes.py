@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, StagedBatch
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecord
 from headrace.metastore.api.read import AbortedRange, ExtentQuery, PartitionExtents
-from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, TransactionVerdict
-from headrace.metastore.api.transactions import TransactionAnswer
+from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionAnswer, TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.markers import Marker, marker_of
+from headrace.metastore.transactions import Marker, marker_of
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 
 TIMEOUT_MS = 60_000

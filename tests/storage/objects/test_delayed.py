@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.storage.objects.delayed import DelayedStore
+from headrace.cli.bench.slow_agent import DelayedStore
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 

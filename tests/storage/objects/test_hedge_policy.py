@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.storage.objects.hedge_policy import (
+from headrace.storage.objects.hedging import (
     BURST,
     LEAST_DELAY_S,
     SAMPLE_AGE_S,

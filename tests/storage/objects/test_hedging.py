@@ -16,11 +16,17 @@ from headrace.storage.errors import (
     UnavailableError,
 )
 from headrace.storage.file_id import SEGMENTS, new_bulk_file_id, new_file_id, object_key
-from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.hedge_policy import KIB, LEAST_DELAY_S, SAMPLES_MIN, THROTTLED_S, HedgePolicy
-from headrace.storage.objects.hedging import HEDGES, HedgedStore
+from headrace.storage.objects.hedging import (
+    HEDGES,
+    KIB,
+    LEAST_DELAY_S,
+    SAMPLES_MIN,
+    THROTTLED_S,
+    HedgedStore,
+    HedgePolicy,
+)
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.manual_clock import ManualClock
 
 KEY = object_key(new_file_id(1_700_000_000_000, random.Random(1)))

@@ -9,10 +9,9 @@ from prometheus_client import REGISTRY
 
 from headrace.storage import errors
 from headrace.storage.errors import HeadraceError
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.manual_clock import ManualClock
 
 

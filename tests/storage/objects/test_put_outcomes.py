@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
-from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.put_outcomes import (
+from headrace.storage.objects.measured import (
     FAILING_SECONDS,
     FAILURES_MIN,
     PROBE_KEY,
     PROBE_SECONDS,
     PutOutcomes,
 )
+from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.errors import CorruptError, InvalidError
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.merging import MergingStore
-from headrace.storage.objects.ranges import merge_ranges, read_each
-from headrace.storage.objects.store import ByteRange
+from headrace.storage.objects.store import ByteRange, StoreDecorator, merge_ranges, read_each
 from tests.manual_clock import ManualClock
 from tests.seeds import examples
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.storage.clock import SystemClock
-from headrace.storage.objects import directory, resident
-from headrace.storage.objects.directory import DirectoryStore
-from headrace.storage.objects.resident import can_read_resident, read_resident
+from headrace.storage.objects import directory
+from headrace.storage.objects.directory import DirectoryStore, can_read_resident, read_resident
 from headrace.storage.objects.store import ByteRange
 from tests.patch import Patch
 
@@ -25,7 +24,7 @@ ALL = ByteRange(0, len(BODY))
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     """Store on any file system: the kernel is asked without the flag that not all of them know."""
     monkeypatch.setattr(directory, "can_read_resident", lambda folder: True)
-    monkeypatch.setattr(resident, "_NO_WAIT", 0)
+    monkeypatch.setattr(directory, "_NO_WAIT", 0)
     return DirectoryStore(tmp_path, SystemClock())
 
 
@@ -109,7 +108,7 @@ def test_a_file_system_that_cannot_say_what_is_in_memory_is_not_asked_again(
     monkeypatch.setattr(os, "preadv", refuse(errno.EOPNOTSUPP))
     assert not can_read_resident(tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr(resident, "_NO_WAIT", 0)
+    monkeypatch.setattr(directory, "_NO_WAIT", 0)
     assert not can_read_resident(tmp_path), "not Linux"
     assert not can_read_resident(tmp_path / "absent")
 

@@ -22,10 +22,9 @@ from headrace.storage.errors import (
     UnavailableError,
 )
 from headrace.storage.objects import retrying
-from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.retrying import RetryingStore
-from headrace.storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.manual_clock import ManualClock
 
 AGAIN: list[type[HeadraceError]] = [UnavailableError, ThrottledError, OutcomeUnknownError, CorruptError]

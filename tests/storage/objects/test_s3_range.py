@@ -13,9 +13,18 @@ from botocore.credentials import Credentials
 
 from headrace.storage.errors import CorruptError, NotFoundError, ThrottledError, UnavailableError
 from headrace.storage.objects import s3_range
-from headrace.storage.objects.s3_large import REFUSED_MAX, LargeRanges
-from headrace.storage.objects.s3_range import HEAD_BYTES_MAX, LARGE_BYTES, PARTIAL, judge_head, place_of
-from headrace.storage.objects.s3_signing import S3Keys, quoted, signed_get
+from headrace.storage.objects.s3_range import (
+    HEAD_BYTES_MAX,
+    LARGE_BYTES,
+    PARTIAL,
+    REFUSED_MAX,
+    LargeRanges,
+    S3Keys,
+    judge_head,
+    place_of,
+    quoted,
+    signed_get,
+)
 from headrace.storage.objects.store import ByteRange
 from tests.fixtures_s3 import aws_credentials, s3_at, s3_on
 from tests.patch import Patch
@@ -231,7 +240,7 @@ async def test_a_proxy_and_a_directory_bucket_are_left_to_aioboto3(monkeypatch: 
     store = s3_at("http://127.0.0.1:1")
     express = LargeRanges(replace(store._options, bucket="b--use1-az4--x-s3"), store._session, store._clock)
     assert not express.takes(RANGE)
-    monkeypatch.setattr("headrace.storage.objects.s3_large.get_environ_proxies", lambda url: {"http": "http://p"})
+    monkeypatch.setattr("headrace.storage.objects.s3_range.get_environ_proxies", lambda url: {"http": "http://p"})
     async with ScriptedServer([serve]) as server:
         store = s3_at(server.url)
         assert await store.get("k", RANGE) == WANTED

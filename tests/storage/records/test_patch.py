@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.storage.records.codec import decode_records, encode_batch
 from headrace.storage.records.compression import Codec
-from headrace.storage.records.header import batch_crc, read_header
-from headrace.storage.records.patch import PATCHED_BYTES, patch_offset, patched_header, stamp_log_append_time
+from headrace.storage.records.header import (
+    PATCHED_BYTES,
+    batch_crc,
+    patch_offset,
+    patched_header,
+    read_header,
+    stamp_log_append_time,
+)
 from tests.storage.batches import plain_batch
 
 offsets = st.integers(0, 2**63 - 1)

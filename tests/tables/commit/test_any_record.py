@@ -26,7 +26,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from headrace.tables.catalog import with_columns
 from headrace.tables.commit.file_names import name_files
-from headrace.tables.commit.unwritable import rows_at_fault, without_faults
+from headrace.tables.commit.limits import rows_at_fault, without_faults
 from headrace.tables.layout import layout_of, terms_of
 from headrace.tables.rows import VALUED_SCHEMA
 from headrace.tables.state import Definition
@@ -192,16 +192,16 @@ def test_one_record_of_any_kind_is_a_row_or_a_dead_letter(name: str, count: int)
 
 
 def test_a_row_that_cannot_be_written_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.tables.commit import unwritable
+    from headrace.tables.commit import limits
 
-    write = unwritable._dataframe_to_data_files
+    write = limits._dataframe_to_data_files
 
     def fails(metadata: TableMetadata, rows: pa.Table, io: Any) -> Any:
         if "poison" in rows.column("f").to_pylist():
             raise ZeroDivisionError("a bug of a library")
         return write(metadata, rows, io)
 
-    monkeypatch.setattr(unwritable, "_dataframe_to_data_files", fails)
+    monkeypatch.setattr(limits, "_dataframe_to_data_files", fails)
     form = InferredJson()
     values = [json.dumps({"f": "poison" if n in (3, 70) else "x"}).encode() for n in range(100)]
     metadata = table_with(pa.struct([("f", pa.large_string())]), random.Random(1))
@@ -215,6 +215,6 @@ def test_a_row_that_cannot_be_written_is_found_among_others(monkeypatch: pytest.
         assert fitting.rows.num_rows == rows
         assert [each.offset for each in fitting.cuts.values()] == ([] if cut is None else [cut])
         assert all("ZeroDivisionError: a bug of a library" in each.reason for each in fitting.cuts.values())
-    judge = unwritable.WritableJudge(ChunkOpener(form, schema, Tolerance.ALL), metadata)
+    judge = limits.WritableJudge(ChunkOpener(form, schema, Tolerance.ALL), metadata)
     reasons = judge.reasons(raw(*values[2:4]))
     assert (reasons[0], "a bug of a library" in reasons[1]) == ("", True)

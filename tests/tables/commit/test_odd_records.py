@@ -13,8 +13,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from pyiceberg.table import Table, Transaction
 
-from headrace.storage.records.any_names import read_with_any_names
-from headrace.storage.records.codec import Record, encode_batch, open_batch
+from headrace.storage.records.codec import Record, encode_batch, open_batch, read_with_any_names
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import CRC_START, batch_crc
 from headrace.tables.commit import committing

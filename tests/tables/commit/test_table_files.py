@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.tables import worker
-from headrace.tables.commit import data_files, file_limit, snapshot_offsets
-from headrace.tables.commit.file_limit import FILES_MAX
-from headrace.tables.commit.live_files import KnownManifests
-from headrace.tables.reading import TableAddress, duckdb_lines
-from headrace.tables.resume import Choice, decide
+from headrace.tables.commit import data_files, limits
+from headrace.tables.commit import snapshots as snapshot_offsets
+from headrace.tables.commit.limits import FILES_MAX
+from headrace.tables.commit.snapshots import KnownManifests
+from headrace.tables.listing import TableAddress, duckdb_lines
+from headrace.tables.open_tables import Choice, decide
 from headrace.tables.state import OFFSETS, OFFSETS_IN
 from headrace.tables.upkeep import deleting
 from headrace.tables.upkeep.deleting import retain
@@ -111,7 +112,7 @@ async def test_a_commit_has_no_more_files_than_it_may(
     world: ScanWorld, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert FILES_MAX == 1_000
-    monkeypatch.setattr(file_limit, "FILES_MAX", 3)
+    monkeypatch.setattr(limits, "FILES_MAX", 3)
     a, b = await world.topic("orders", 2)
     await tables.create("orders", values=JSON, layout=["identity(who)", "partition"])
     await world.commit((a, batch({"who": "first"})))
@@ -130,7 +131,7 @@ async def test_a_commit_has_no_more_files_than_it_may(
 
 async def _histories(world: ScanWorld, folder: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
     """Each commit writes one file, and each snapshot has its offsets in its manifest list."""
-    patch.setattr(file_limit, "FILES_MAX", 1)
+    patch.setattr(limits, "FILES_MAX", 1)
     patch.setattr(snapshot_offsets, "SUMMARY_BYTES_MAX", 0)
     history = AppendHistory(world, Tables(world, folder), random.Random(seed), is_valued=bool(seed % 2))
     await history.tell()

@@ -24,7 +24,7 @@ from headrace.tables.keyed.merging import (
     replaced,
     rows_in,
 )
-from headrace.tables.keys import joined_keys
+from headrace.tables.layout import joined_keys
 from tests.planted import PlantedBugs, Trial
 
 pytestmark = pytest.mark.requirement("X11")

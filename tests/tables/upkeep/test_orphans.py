@@ -21,8 +21,7 @@ from pyiceberg.table import Table
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.tables.commit.file_names import file_prefix
 from headrace.tables.upkeep import orphans
-from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
-from headrace.tables.upkeep.metrics import UpkeepMetrics
+from headrace.tables.upkeep.jobs import UpkeepJobs, UpkeepMetrics, UpkeepSchedule
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 from tests.manual_clock import ManualClock

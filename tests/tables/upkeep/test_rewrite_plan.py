@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.tables.upkeep.rewrite_plan import RewriteLimits, SmallFile, plan_rewrites, tier_of
+from headrace.tables.upkeep.rewriting import RewriteLimits, SmallFile, plan_rewrites, tier_of
 from tests.seeds import examples
 
 FILES = st.lists(

@@ -18,7 +18,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
 from headrace.tables.catalog import CatalogAddress
 from headrace.tables.commit.committing import CommitOutcome
-from headrace.tables.commit.live_files import KnownManifests
+from headrace.tables.commit.snapshots import KnownManifests
 from headrace.tables.errors import ForeignTableError, TableError
 from headrace.tables.open_tables import OpenTables
 from headrace.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key

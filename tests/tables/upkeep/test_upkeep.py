@@ -20,19 +20,17 @@ import pyarrow.parquet as pq
 from prometheus_client import CollectorRegistry
 from pyiceberg.table import Table
 
-from headrace.jobs.metrics import JobMetrics
-from headrace.jobs.runner import JobRunner
-from headrace.metastore.log.loading import load_image
+from headrace.jobs.runner import JobMetrics, JobRunner
+from headrace.metastore.log.snapshot import load_image
 from headrace.storage.errors import UnavailableError
-from headrace.tables.commit import manifests
+from headrace.tables.commit import snapshots
 from headrace.tables.commit.committing import CommitOutcome
-from headrace.tables.commit.manifests import ReplaceFiles
+from headrace.tables.commit.snapshots import ReplaceFiles
 from headrace.tables.errors import TableError
-from headrace.tables.reading import TableAddress, duckdb_lines
+from headrace.tables.listing import TableAddress, duckdb_lines
 from headrace.tables.state import PROGRESS, REWRITE, TableProgress
 from headrace.tables.upkeep import rewriting
-from headrace.tables.upkeep.jobs import ASK_SECONDS, UpkeepJobs, UpkeepSchedule
-from headrace.tables.upkeep.metrics import UpkeepMetrics
+from headrace.tables.upkeep.jobs import ASK_SECONDS, UpkeepJobs, UpkeepMetrics, UpkeepSchedule
 from headrace.tables.upkeep.replacing import Replacement, Replacer
 from headrace.tables.upkeep.steps import TableUpkeep, UpkeepReport, UpkeepTerms
 from tests.manual_clock import ManualClock
@@ -182,7 +180,7 @@ async def test_what_cannot_be_kept_is_left_alone(world: ScanWorld, tables: Table
 async def test_manifests_are_merged_without_a_file(
     world: ScanWorld, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (manifests, rewriting):
+    for module in (snapshots, rewriting):
         monkeypatch.setattr(module, "MANIFESTS_MIN", 4)
     await written(world, tables)
     assert keep(tables, UpkeepTerms(files_min=1_000), now_ms=0).rewritten == (0, 0, 0)

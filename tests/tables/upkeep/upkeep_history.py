@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from headrace.storage.errors import UnavailableError
 from headrace.tables.catalog import view_of
-from headrace.tables.commit.live_files import KnownManifests
+from headrace.tables.commit.snapshots import KnownManifests
 from headrace.tables.state import Follows, standing_of
 from headrace.tables.upkeep.deleting import RowDeletion
 from headrace.tables.upkeep.replacing import Replacer

@@ -19,8 +19,7 @@ from headrace.storage.errors import UnavailableError
 from headrace.tables.errors import SchemaError
 from headrace.tables.rows import ARROW, VALUED_SCHEMA
 from headrace.tables.state import Definition, OffsetGap
-from headrace.tables.values.apart.opener import ApartOpener, Budget
-from headrace.tables.values.apart.process import OpeningPool
+from headrace.tables.values.apart.process import ApartOpener, Budget, OpeningPool
 from headrace.tables.values.formats import ValueFormats
 from headrace.tables.values.open import Cut
 
@@ -111,7 +110,7 @@ def test_a_chunk_of_such_records_ends_and_the_next_one_begins(pool: OpeningPool)
 def test_a_record_at_which_the_process_was_ended_by_others_is_tried_again(
     pool: OpeningPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.tables.values.apart.ending import EndedError
+    from headrace.tables.values.apart.messages import EndedError
 
     ask, left = OpeningPool.ask, [1]
 

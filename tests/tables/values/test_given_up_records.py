@@ -18,11 +18,9 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.tables.state import Definition
-from headrace.tables.values.apart import opener as apart
-from headrace.tables.values.apart.ending import EndedError
-from headrace.tables.values.apart.messages import OpeningAnswer, OpeningFrame, OpeningRequest, Refused
-from headrace.tables.values.apart.opener import ApartOpener, Budget
-from headrace.tables.values.apart.process import OpeningPool
+from headrace.tables.values.apart import process as apart
+from headrace.tables.values.apart.messages import EndedError, OpeningAnswer, OpeningFrame, OpeningRequest, Refused
+from headrace.tables.values.apart.process import ApartOpener, Budget, OpeningPool
 from headrace.tables.values.inferred import InferredJson
 from headrace.tables.values.open import ChunkOpener, Tolerance
 from tests.planted import PlantedBugs, Trial

@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from headrace.storage.errors import UnavailableError
 from headrace.tables.errors import MisfitError, SchemaError
 from headrace.tables.rows import VALUED_SCHEMA
-from headrace.tables.values import inferred, limits, patterns, registry
+from headrace.tables.values import inferred, json_schema, limits, registry
 from headrace.tables.values import open as opening
 from headrace.tables.values.avro import AvroSchema
 from headrace.tables.values.avro_bounds import DEPTH_MAX, ITEMS_MAX
@@ -140,7 +140,7 @@ def test_patterns_that_re2_does_not_have_are_pythons() -> None:
 @pytest.mark.parametrize("draft", ["", "http://json-schema.org/draft-07/schema#"])
 def test_keywords_that_references_multiply_end(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a part of the schema names its draft: the library takes its own validator there."""
-    monkeypatch.setattr(patterns, "STEPS", 2_000)
+    monkeypatch.setattr(json_schema, "STEPS", 2_000)
     defs: dict[str, Any] = {f"d{DOUBLINGS}": {"type": "string"}}
     for n in range(DOUBLINGS):
         defs[f"d{n}"] = {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}

@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
+from headrace.cli.bench.headrace_target import accepts
 from headrace.cli.bench.kafka_target import JVM, cluster_properties, find_jars, find_java, has_brokers
-from headrace.cli.bench.ports import accepts
-from headrace.cli.kernel_calls import die_with_parent
+from headrace.cli.children import die_with_parent
 from headrace.storage.cluster_properties import random_cluster_id
 from tests.tools import KAFKA_JARS
 from tests.torture.kills.strikes import NODES, SESSION_MS

@@ -12,9 +12,9 @@ from headrace.agent.apis.parts import AccessParts
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.log_change import LogChange
 from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.sealing import Sealing
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent

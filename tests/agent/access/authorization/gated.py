@@ -16,8 +16,8 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.apis.acl_table import RULES
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.image import TopicImage
+from headrace.protocol.answers import blank
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.refusal import blank
 from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply, schema
 from tests.acl_matrix.case import build

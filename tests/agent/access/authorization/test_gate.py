@@ -38,24 +38,22 @@ from headrace.protocol.ordered_requests import (
     encode_epochs_request,
     encode_position_request,
 )
-from headrace.protocol.request import ClientConnection, Request, Response
-from headrace.protocol.scale_topic import (
+from headrace.protocol.own_requests import (
     SCALE_TOPIC_KEY,
+    SET_PARTITION_COUNT_KEY,
+    CountRequest,
     ScaleRequest,
     ScaleResponse,
     ScaleStep,
     ShownReader,
+    decode_count_response,
     decode_scale_response,
+    encode_count_request,
     encode_scale_request,
     encode_scale_response,
     some_groups,
 )
-from headrace.protocol.set_partition_count import (
-    SET_PARTITION_COUNT_KEY,
-    CountRequest,
-    decode_count_response,
-    encode_count_request,
-)
+from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.protocol.typed import schema
 from headrace.storage.repetition import SECONDS
 from tests.acl_matrix.case import build

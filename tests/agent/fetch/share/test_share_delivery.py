@@ -23,8 +23,7 @@ from headrace.protocol.request import UnlimitedReplies
 from headrace.storage.file_id import object_key
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
-from headrace.storage.records.header import read_header
-from headrace.storage.records.patch import PATCHED_BYTES
+from headrace.storage.records.header import PATCHED_BYTES, read_header
 from headrace.storage.segment.format import BODY_START
 from tests.agent.fetch.fetch_world import World, split_sent
 from tests.planted import PlantedBugs, Trial

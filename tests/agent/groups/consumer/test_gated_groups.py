@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.partition_records import change_records, split_record
+from headrace.metastore.log.records import change_records, split_record
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import UnavailableError

@@ -17,9 +17,8 @@ from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.peers.channel import SHARE_TURN_KEY
 from headrace.agent.peers.share_turns import PartitionAsk, Returned, ShareTurn, TurnAnswer, decode_answer, encode
-from headrace.metastore.api.groups import GroupKind
+from headrace.metastore.api.groups import GroupKind, StoredSharePartition
 from headrace.metastore.api.read import ReadableEnds
-from headrace.metastore.api.share_groups import StoredSharePartition
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
 from headrace.metastore.life.recorded_shares import read_recorded

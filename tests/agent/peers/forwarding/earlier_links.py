@@ -23,7 +23,7 @@ from headrace.agent.peers.forwarding.wire import (
     encode_opening,
     link_key,
 )
-from headrace.metastore.api.zone_secret import opened_with
+from headrace.metastore.api.cluster import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import CorruptError, InvalidError
 

@@ -1,1 +1,0 @@
-"""`headrace damage`: what the bucket has damaged, and the ways past it."""

@@ -1,1 +1,0 @@
-"""`headrace partitions`: what is wrong with a partition, and what to do."""

@@ -1,1 +1,0 @@
-"""`headrace postgres`: roles, database, rights and standbys of the metastore's Postgres, as commands."""

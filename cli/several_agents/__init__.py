@@ -1,1 +1,0 @@
-"""Several agents under one command (`headrace agent --processes N`): started, summed up, drained together."""

@@ -1,1 +1,0 @@
-"""`headrace top`: one screen of a running cluster that refreshes, for a terminal."""
