@@ -11,7 +11,7 @@ import argparse
 import json
 from typing import Any
 
-from headrace.agent.topics.topic_names import why_illegal
+from headrace.agent.topics.topic_rules import why_illegal
 from headrace.cli.metastore_changes import open_current
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain

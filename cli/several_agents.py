@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.metrics import limits_reached
 from headrace.cli.children import AgentProcess, places
 from headrace.cli.output import write, write_error
 from headrace.cli.process.http_security import MAY_READ, HttpSecurity

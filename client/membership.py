@@ -61,7 +61,7 @@ class MemberTerms(NamedTuple):
     topics: tuple[str, ...]
     rebalance_timeout_ms: int
     assignor: str | None
-    """Of the server, uniform or range; None: its default."""
+    """The server's, uniform or range; None: its default."""
 
 
 class ConsumerMembership:

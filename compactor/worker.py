@@ -234,7 +234,7 @@ class Worker:
         self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)
 
     def _handlers(self) -> dict[str, JobHandler]:
-        """What this worker does, by kind of job: with the settings in force when a job starts, where it has any."""
+        """Return what this worker does, by kind of job: with the settings in force when a job starts, if it has any."""
         metastore, store, clock = self.metastore, self._throttled, self._context.clock
         rng, registry = self._context.rng, self._context.registry
         shards, cleaning_store = metastore.commit_shards, self._throttled_cleaning

@@ -1,6 +1,6 @@
 """The memory that a process may use by its settings, part by part.
 
-Place: pure; shown in /metrics by agent/limits/memory_metrics.py, compared with the container's limit when a process
+Place: pure; shown in /metrics by agent/limits/metrics.py, compared with the container's limit when a process
 starts.
 Invariant: each part that grows with clients or data has a limit here, but for what docs/operate/LIMITS.md says is not
 bounded. Sizes of Python objects are measured ones, rounded up; what a setting counts in bytes is exact.

@@ -1,6 +1,6 @@
 """Every kind of background job, each declared once: its name in the queue, and who asks for it how often.
 
-Place: the active controller asks for those that are PERIODIC (agent/cluster/controller/schedules.py), the loop over
+Place: the active controller asks for those that are PERIODIC (agent/cluster/controller/upkeep_steps.py), the loop over
 tables for those PER_TABLE; other jobs and commands add those to be done ONCE. A worker has a handler for each kind that
 it claims (compactor/worker.py, tables/upkeep/jobs.py).
 Invariant: names are stored in the queue: never reuse one. Only holders that read segment files are read pins

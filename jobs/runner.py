@@ -89,14 +89,14 @@ def no_agent() -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunnerTerms:
-    """Who does jobs, and how many at a time."""
+    """The worker that does jobs, and how many at a time."""
 
     worker: str
     """A name of this process, for people."""
     slots: int = 1
     lease_ms: int = LEASE_MS
     node_id: Callable[[], int | None] = no_agent
-    """Of the agent in the process, None until there is one."""
+    """The node id of the agent in the process, None until there is one."""
 
 
 class JobRunner:

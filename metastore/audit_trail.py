@@ -1,6 +1,6 @@
 """The audit trail of remote segments: the bytes of its objects, with a reader from any offset on.
 
-Place: compactor/segments.py writes the objects; the topic (agent/fetch/rendered/lifecycle_topic.py) and the tools
+Place: compactor/segments.py writes the objects; the topic (agent/fetch/rendered_topics.py) and the tools
 read. The metastore says where records are.
 Invariant of an object: an object has all records of one metadata partition from its first offset to its last one, in
 blocks of at most BLOCK_RECORDS. A block is at most BLOCK_BYTES_MAX large, stored and unpacked, so a reader's memory

@@ -1,6 +1,6 @@
 """Bring back a deleted topic, or the records below the log starts of a topic, call by call.
 
-Place: under `headrace topics restore`. agent/topics/delete_topics.py keeps the records of a deleted topic by the
+Place: under `headrace topics restore`. agent/topics/deletions.py keeps the records of a deleted topic by the
 pure functions here.
 Invariant of a topic's records: pure. A restored topic has the number and id that it had, so that the keys of its
 partitions are the same. Its leader epochs are higher than before the deletion: clients take what they hear of it for

@@ -56,6 +56,11 @@ from headrace.storage.collector_tuning import tune_collector
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # before PySpark 4.1: the same with Spark's rows
+        from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 
 ROWS = 1_000
 """Number of Spark's rows at once."""

@@ -46,6 +46,14 @@ from headrace.storage.segment.rereading import VerifiedReads
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before PySpark 4.2: Spark itself ends such a query after one batch
+
+        class SupportsTriggerAvailableNow:
+            """Empty: this PySpark has none."""
+
 
 P = TypeVar("P")
 

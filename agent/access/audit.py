@@ -1,25 +1,32 @@
-"""The audit log: who was refused, who failed to prove who it is, and who changed the cluster.
+"""The audit log: who was refused, who failed to prove who it is, who changed the cluster.
 
-Place: called by the authorizer (`denied`), by authentication (`failed_authentication`), and around the handlers of
-administrative requests (audited_changes.py).
-Invariant: one JSON object per line, and no value in it can forge another line; no value of a config, no password and no
-token is in it. Changes are never left out. Denials and failures are limited in number, because clients can cause any
-amount of them: the next line says how many were left out.
+Place: called by the authorizer (`denied`) and by authentication (`failed_authentication`); `audited` is around the
+handlers of administrative requests that agent/apis/api_row.py registers. The rows of agent/apis name the functions
+that find the changes in a request and its response: one line per resource that a request changed, or was refused to
+change.
+Invariant: one JSON object per line, and no value in it can forge another line; no value of a config, no password and
+no token is in it. Changes are never left out. Denials and failures are limited in number, because clients can cause
+any amount of them: the next line says how many were left out.
+What a handler answers passes unchanged. A request that another agent forwarded is audited there, with its client's
+connection, and not a second time. A check without a change (validate_only) is no line.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
-from typing import Any
+from typing import Any, NamedTuple
 
+from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
 from headrace.protocol.own_requests import api_name
-from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
+from headrace.protocol.request import ANONYMOUS, ClientConnection, Request, RequestHandler, Response
+from headrace.protocol.typed import decode, entity_of
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
 
@@ -127,3 +134,54 @@ def _of_request(request: Request) -> dict[str, Any]:
 
 def _bounded(value: str) -> str:
     return shown(value, LONGEST_VALUE)
+
+
+LINES_AT_ONCE = 100
+"""Then other tasks have a turn."""
+
+
+class Change(NamedTuple):
+    """What became of one resource. `detail`: what of it, without values."""
+
+    resource: str
+    error_code: int
+    detail: str | None = None
+
+
+Changes = Callable[[Request, Response], Iterable[Change]]
+
+
+def of_entities(find: Callable[[Any, Any], Iterable[Change]]) -> Changes:
+    """Changes found in the entities of a request and its response."""
+
+    def found(request: Request, response: Response) -> Iterable[Change]:
+        _, asked = decode(request)
+        answer = entity_of(request, response)
+        return () if getattr(asked, "validate_only", False) or answer is None else find(asked, answer)
+
+    return found
+
+
+def audited(changes: Changes | None, handler: RequestHandler, audit: AuditLog) -> RequestHandler:
+    """The handler, with its changes in the audit log; the same handler for None, an API that changes nothing."""
+    return handler if changes is None else _wrapped(handler, audit, changes)
+
+
+def _wrapped(handler: RequestHandler, audit: AuditLog, find: Changes) -> RequestHandler:
+    async def handle(request: Request) -> Response:
+        response = await handler(request)
+        if not request.connection.is_forwarded:
+            for number, change in enumerate(find(request, response)):
+                if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                audit.changed(request, change.resource, _error(change.error_code), change.detail)
+        return response
+
+    return handle
+
+
+_NAMES: dict[int, str] = {each.value: each.name.upper() for each in ErrorCode}
+
+
+def _error(code: int) -> str | None:
+    return None if code == ErrorCode.none else _NAMES.get(code, str(code))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from cryptography import x509
 
-from headrace.agent.access.sasl.token_keys import TokenKeys, token_keys
+from headrace.agent.access.sasl.oauthbearer import TokenKeys, token_keys
 from headrace.agent.access.tls import ReloadedContext, client_context, server_context
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import Endpoint, for_listener, link_endpoint

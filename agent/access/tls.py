@@ -1,23 +1,60 @@
-"""TLS contexts from PEM files that may change: for a listener, and for connections to other agents.
+"""TLS contexts from PEM files that may change: for a listener, for connections to other agents.
 
-Place: agent/listener asks for a context for each new connection.
-Invariant: a changed file counts for the next connection, and open ones are not touched. Files that do not fit together
-are reported, and the context before them stays in use: half a renewal closes no door.
+Place: agent/listener asks for a context for each new connection. FileWatch says whether files changed, also those
+with the keys of tokens and the tokens of the HTTP listener: they are renewed while a process runs.
+Invariant: the files are looked at when a connection or request comes, at most once a second. A changed file counts
+for the next connection, and open ones are not touched. Files that do not fit together are reported, and the context
+before them stays in use: half a renewal closes no door.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cryptography import x509
 
-from headrace.agent.access.file_watch import FileWatch
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
 from headrace.storage.clock import Clock
+
+LOOK_SECONDS = 1.0
+"""How often the files may be looked at."""
+_Seen = tuple[tuple[int, int, int], ...]
+
+
+class FileWatch:
+    """File watch for one thread."""
+
+    def __init__(self, paths: Sequence[str], clock: Clock) -> None:
+        self._paths, self._clock = paths, clock
+        self._seen = self._look()
+        self._looked_at = clock.monotonic()
+
+    def changed(self) -> bool:
+        """Return whether a file has changed since the last look; False within LOOK_SECONDS of it."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        seen, self._seen = self._seen, self._look()
+        return seen != self._seen
+
+    def _look(self) -> _Seen:
+        return tuple(map(_identity, self._paths))
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    """Changes with the file, also when a symbolic link above it changes, as Kubernetes replaces secrets."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
 
 logger = logging.getLogger(__name__)
 

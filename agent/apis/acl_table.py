@@ -12,8 +12,8 @@ from pathlib import Path
 
 from headrace.agent.access.authorization.rule import Check, Rule
 from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.api_row import EVERYONE
 from headrace.agent.apis.cluster import CONTROLLER_ROWS
-from headrace.agent.apis.shared_rules import EVERYONE
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.own_requests import api_name
 

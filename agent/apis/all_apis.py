@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from typing import Never
 
-from headrace.agent.apis.access import ACCESS_ROWS
 from headrace.agent.apis.api_row import ApiRow
-from headrace.agent.apis.cluster import CLUSTER_ROWS
-from headrace.agent.apis.configs import CONFIG_ROWS
-from headrace.agent.apis.group_parts import GroupParts
-from headrace.agent.apis.groups import GROUP_ROWS
-from headrace.agent.apis.metadata import METADATA_ROWS
+from headrace.agent.apis.cluster import ACCESS_ROWS, CLUSTER_ROWS, METADATA_ROWS
+from headrace.agent.apis.groups import GROUP_ROWS, SHARE_GROUP_ROWS, SHARE_RECORD_ROWS
 from headrace.agent.apis.offsets import OFFSET_ROWS
-from headrace.agent.apis.partition_counts import COUNT_ROWS
-from headrace.agent.apis.parts import BrokerParts
-from headrace.agent.apis.records import RECORD_ROWS
-from headrace.agent.apis.share_groups import SHARE_GROUP_ROWS, SHARE_RECORD_ROWS
-from headrace.agent.apis.topics import TOPIC_ROWS
-from headrace.agent.apis.transactions import TRANSACTION_ROWS
+from headrace.agent.apis.parts import BrokerParts, GroupParts
+from headrace.agent.apis.records import RECORD_ROWS, TRANSACTION_ROWS
+from headrace.agent.apis.topics import CONFIG_ROWS, COUNT_ROWS, TOPIC_ROWS
 
 BROKER_ROWS: dict[int, ApiRow[BrokerParts]] = {
     **RECORD_ROWS,

@@ -11,19 +11,15 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 
-from headrace.agent.access.audited_changes import Change, of_entities
-from headrace.agent.access.authorization.ask import DENIED_UNITS, GatedRequest, split
+from headrace.agent.access.audit import Change, of_entities
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.access.authorization.rule import FAILED, Check, Rule, mirrored
-from headrace.agent.apis.api_row import ApiRow
-from headrace.agent.apis.group_parts import GroupParts
-from headrace.agent.apis.shared_rules import raw_answer, refused_topic
-from headrace.agent.groups.admin_requests import OffsetDelete
-from headrace.agent.groups.offsets.commit_request import OffsetCommit
-from headrace.agent.groups.offsets.fetch_request import OffsetFetch
-from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
+from headrace.agent.access.authorization.rule import DENIED_UNITS, FAILED, Check, GatedRequest, Rule, mirrored, split
+from headrace.agent.apis.api_row import ApiRow, raw_answer, refused_topic
+from headrace.agent.apis.parts import GroupParts
+from headrace.agent.groups.administration import OffsetDelete
+from headrace.agent.groups.offsets.requests import OffsetCommit, OffsetFetch, TxnOffsetCommit
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
-from headrace.agent.peers.forwarding.routes import Elements, Whole
+from headrace.agent.peers.forwarding.forwarding import Elements, Whole
 from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.ordered_requests import (

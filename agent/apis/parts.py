@@ -1,24 +1,37 @@
-"""What handlers are made of, apart from those of groups: one process's, all of it there before the first handler.
+"""What handlers are made of: one process's parts, all of them there before the first handler.
 
-Place: agent/serve fills it, once; the rows of each module take from it what their handlers need.
+Place: agent/serve fills ControllerParts, AccessParts, BrokerParts and GroupParts, once; the rows of each module take
+from them what their handlers need. GroupParts are the groups that an agent holds, and what is composed around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.quotas.mutations import MutationQuotas
+from headrace.agent.access.quotas.enforcement import MutationQuotas
 from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.share.handlers import ShareHandlers
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.classic.coordinator import ClassicCoordinator
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.group_memory import GroupMemory
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.offsets.group_offsets import GroupOffsets
+from headrace.agent.groups.positions import ConsumerGroupPosition
+from headrace.agent.groups.share.coordinator import ShareGroups
+from headrace.agent.groups.share.offsets import ShareOffsets
+from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.topics.counts.count_changes import PartitionCounts
@@ -79,3 +92,43 @@ class BrokerParts(ControllerParts, AccessParts):
     """The authorizer; None if ACLs are not enforced."""
     refused: Callable[[Request, str], None]
     """Logs a request that is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupParts:
+    """One agent's groups."""
+
+    cluster: ClusterView
+    in_force: SettingsInForce
+    rng: random.Random
+    keeps_principals: bool
+    """Members are shown topics by what their principal may do: ACLs are enforced."""
+    groups: HeldGroups
+    memory: GroupMemory
+    coordinator: ClassicCoordinator
+    administration: GroupAdministration
+    offsets: GroupOffsets
+    position: ConsumerGroupPosition
+    consumer_groups: ConsumerGroups
+    share_groups: ShareGroups
+    share_rules: ShareGroupRules
+    share_owner: ShareOwner
+    share_offsets: ShareOffsets
+
+    @property
+    def memory_in_use(self) -> Mapping[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        return {
+            "groups": lambda: self.memory.in_use_bytes,
+            "idle_groups": lambda: self.memory.idle_bytes,
+            "group_positions": lambda: self.position.in_use_bytes,
+            "topic_patterns": lambda: self.consumer_groups.topics.in_use_bytes,
+            "share_records": lambda: self.share_owner.memory.in_use_bytes,
+            "share_states": lambda: self.share_owner.answered.in_use_bytes,
+        }
+
+    async def close(self) -> None:
+        """Let all groups go; see HeldGroups.close. What members of share groups were answered is in the bucket then."""
+        self.share_owner.record_answered()
+        await self.groups.close()
+        await self.share_owner.answered.close()

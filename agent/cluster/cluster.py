@@ -1,17 +1,28 @@
-"""The ClusterView for the rest of the agent: image, membership and routing together.
+"""The ClusterView for the rest of the agent: image, membership, routing together.
 
-Place: composed once per process; started after the listener has its port, stopped after the last
-flush is committed.
+Place: composed once per process from its settings, by agent/serve/broker.py once the listeners have their ports; it
+starts and stops the parts, and stops after the last flush is committed.
 Invariant: routing follows from one image. An agent with an expired lease no longer acts as
-coordinator, even if its image says so: another agent may already be the coordinator.
+coordinator, even if its image says so: another agent may already be the coordinator. Settings that the cluster may
+have a value for are read when they are used, not when this is composed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from headrace.agent.cluster.address_check import AddressCheck
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import Membership
+from headrace.agent.cluster.heartbeats import HeartbeatHealth
+from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.routing import Routes
+from headrace.agent.cluster.shared_address import SharedAddress
+from headrace.config.listeners import listeners
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import FeatureRange, Listener
+from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.process_context import ProcessContext
 
 
 class Cluster:
@@ -76,3 +87,40 @@ class Cluster:
         """Leave the cluster, and stop following the log."""
         await self.membership.stop()
         await self.follower.close()
+
+
+def compose_cluster(
+    context: ProcessContext,
+    advertised: Sequence[Listener],
+    features: Mapping[str, FeatureRange],
+    health: HeartbeatHealth,
+) -> Cluster:
+    """An agent's image, membership and routes. `advertised`: where clients are sent, the first one first."""
+    settings, metastore = context.settings, context.metastore
+    follower = MetadataFollower(metastore.cluster)
+    in_force = SettingsInForce(settings, lambda: follower.image)
+    first = advertised[0]
+    membership = Membership(
+        context,
+        follower,
+        Identity(settings.node_id, first.host, first.port, settings.broker_rack, tuple(advertised), features),
+        heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+        session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
+        registration_timeout_seconds=settings.initial_broker_registration_timeout_ms / 1000,
+        health=health,
+    )
+    follower.on_image.append(
+        AddressCheck(
+            lambda: membership.node_id,
+            listeners(settings).inter_broker,
+            lambda: in_force.current().advertised_shared,
+        )
+    )
+    return Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)
+
+
+def shared_address(settings: Settings, cluster: Cluster, advertised: Sequence[Listener]) -> SharedAddress:
+    """Return whether clients are sent to one address of all agents, and which one."""
+    in_force = SettingsInForce(settings, lambda: cluster.image)
+    between = listeners(settings).inter_broker
+    return SharedAddress(cluster, lambda: in_force.current().advertised_shared, between, tuple(advertised))

@@ -1,11 +1,14 @@
-"""Follows the metadata log and keeps the image from which this agent answers.
+"""Follows the metadata log to keep the image from which this process answers.
 
-Place: triggered by the feed (the log has a new end), by requests with an unknown name or id, and by
-heartbeats, unless their answer shows that there is nothing to read.
+Place: triggered by the feed (the log has a new end), by requests with an unknown name or id, and by heartbeats,
+unless their answer shows that there is nothing to read. MetadataMetrics shows the position of an agent or
+controller, and the growth of the log (C14), after it has caught up for the first time.
 Invariant: `image` advances along the log, record by record, and is replaced as a whole; everything that it
 shows was durable before (C1). It starts from the newest snapshot. Each read begins with the record
 that was applied last: if that record differs, the metastore was restored, and if it was truncated,
 this agent was away for long; in both cases the image is rebuilt from a snapshot.
+The metrics count records by the difference of successive images; a log that was restored to an earlier state counts
+as no new records.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
@@ -128,3 +133,27 @@ def _log_failure(task: asyncio.Task[MetadataImage]) -> None:
     """A triggered read has no caller; the next trigger or heartbeat tries again."""
     if not task.cancelled() and (error := task.exception()):
         logger.warning("metadata catch-up failed: error=%s", error)
+
+
+class MetadataMetrics:
+    """One set per process with a follower."""
+
+    def __init__(self, follower: MetadataFollower, registry: CollectorRegistry) -> None:
+        self._applied = follower.image.offset
+        self._offset = Gauge(
+            "headrace_metadata_offset",
+            "The next offset of the metadata log that this process has not applied",
+            registry=registry,
+        )
+        self._committed = Counter(
+            "headrace_metadata_committed_records",
+            "Records committed to the metadata log by all processes, as this process followed them",
+            registry=registry,
+        )
+        self._offset.set(self._applied)
+        follower.on_image.append(self._followed)
+
+    def _followed(self, image: MetadataImage) -> None:
+        self._committed.inc(max(image.offset - self._applied, 0))
+        self._offset.set(image.offset)
+        self._applied = image.offset

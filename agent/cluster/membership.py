@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Gauge
 
-from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.heartbeats import HeartbeatHealth
+from headrace.agent.cluster.heartbeats import ControllerWatch, HeartbeatHealth
 from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, FeatureRange, Listener
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.process_context import ProcessContext

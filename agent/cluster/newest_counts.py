@@ -3,7 +3,7 @@
 Place: asked by the handler of Metadata. Unmodified clients place keys by the count that they were shown last.
 Invariant: once an agent has shown the count after a doubling, no agent shows the one before. A doubling is announced
 first (DoubleTopicRecord), and takes place when all agents that may answer have applied the announcement
-(agent/topics/counts/topic_doubling.py). From then on they read the log's head before each answer about this topic;
+(agent/topics/counts/scaling.py). From then on they read the log's head before each answer about this topic;
 without an answer from the metastore they do not describe it. An agent that holds no lease may lack the announcement, so
 it catches up with the log first, for each topic; if the metastore does not answer soon, it describes what it knows:
 then it can commit nothing, and clients that have seen the new count do not know this agent. An answer that took several
@@ -17,8 +17,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 
-from headrace.agent.cluster.brief_catch_up import catch_up_briefly
-from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.view import ClusterView, catch_up_briefly
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError

@@ -20,15 +20,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from headrace.agent.fetch.files.assemble import NO_END, Batches
 from headrace.agent.fetch.files.cache import LONG_RUN_BYTES
 from headrace.agent.fetch.files.damage import is_suspect
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
-from headrace.agent.fetch.files.walk import BatchStart, first_size, start_of
+from headrace.agent.fetch.files.walk import NO_END, Batches, BatchStart, first_size, start_of
+from headrace.agent.fetch.index.tail import Lookup, known_part, stable_part
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, known_part, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import Extent, ExtentQuery, is_in_file
 from headrace.metastore.transactions import render_marker

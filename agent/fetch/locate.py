@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 
 from headrace.agent.fetch.index.index import TailIndex
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, up_to
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus, up_to
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, Extent, ExtentQuery, IndexApi, PartitionExtents
 from headrace.storage.errors import HeadraceError

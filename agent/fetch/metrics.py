@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.metrics import limits_reached
 from headrace.storage.counter_labels import from_zero
 from headrace.storage.errors import CorruptError, DamagedError, HeadraceError, NotFoundError
 

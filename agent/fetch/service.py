@@ -1,59 +1,163 @@
 """The composed read path: the interface for the rest of the agent.
 
-Place: the agent's process registers `handle_fetch` and `handle_list_offsets` with the dispatcher; the
-write path calls `on_flushed` and `on_committed`, and takes creation times of files from `database_now_ms`.
-Invariant: nothing is served before the first poll of the feed; nothing runs after `close`.
+Place: the agent's process registers `handle_fetch` and `handle_list_offsets` with the dispatcher; the write path
+calls `on_flushed` and `on_committed`, and takes creation times of files from `database_now_ms`. The owner of a share
+group sees the logs by LogEndsOfIndex: it implements ShareLogs (agent/groups/share/group_partitions.py), and
+agent/serve/paths.py passes it on, because groups and fetch do not import each other. FetchSteps are the parts of the
+read path that can be traced: the parts themselves, or ones that also report their times
+(agent/serve/tracing/spans.py).
+Invariant: nothing is served before the first poll of the feed; nothing runs after `close`. An end of a log is one
+that this agent's index or the primary has, so every offset below it is committed. UNTRACED are the plain parts: then
+the read path calls nothing else.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from kio.schema.errors import ErrorCode
+
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
-from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.awaited import AwaitedLog
-from headrace.agent.fetch.damage_notes import DamageNotes
+from headrace.agent.cluster.zone import Path, ZoneTraffic
+from headrace.agent.fetch.deliver import Delivery
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.damage import Damage
-from headrace.agent.fetch.files.file_index import FileIndex
-from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.read import RangeReader, ReadTurns
 from headrace.agent.fetch.files.read_ahead import read_ahead
-from headrace.agent.fetch.files.read_turns import ReadTurns
-from headrace.agent.fetch.files.resume import ResumeHints
 from headrace.agent.fetch.files.seek import Seeker
-from headrace.agent.fetch.forgotten import ForgottenExtents
-from headrace.agent.fetch.handler import FetchClients, FetchHandler
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
+from headrace.agent.fetch.files.start_points import FileIndex, ResumeHints
+from headrace.agent.fetch.handler import AwaitedLog, FetchClients, FetchHandler
 from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.own_commits import AcknowledgedEnds
 from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY, FollowPolicy
+from headrace.agent.fetch.index.tail import LookupStatus
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.loss_notes import DamageNotes, ForgottenExtents
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.offsets.list_offsets import ListOffsetsHandler
+from headrace.agent.fetch.offsets.offset_requests import ListOffsetsHandler
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
-from headrace.agent.fetch.rendered.rendered_topics import rendered_topics
-from headrace.agent.fetch.sessions import FetchSessions
+from headrace.agent.fetch.rendered_topics import rendered_topics
+from headrace.agent.fetch.sessions import AllowedTopics, FetchSessions
 from headrace.agent.fetch.share.deliver import ShareReader
-from headrace.agent.fetch.share.log_ends import LogEndsOfIndex
-from headrace.agent.fetch.steps import UNTRACED, FetchSteps
-from headrace.agent.fetch.waiters import Waiters
-from headrace.agent.fetch.zone_cache.service import ZoneCache
-from headrace.agent.peers.connection import Connect, open_connection
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.fetch.waiters import Waiter, Waiters
+from headrace.agent.fetch.zone_cache.serving import ZoneCache
+from headrace.agent.peers.connection import Connect, PeerTerms, open_connection
+from headrace.config.group_configs import duration_ms
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, READ_AHEAD_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.metastore.api.read import ExtentQuery, IndexApi, OffsetKind, OffsetQuery, ReadableEnds
 from headrace.metastore.process_context import ProcessContext
-from headrace.protocol.request import Request, Response
+from headrace.protocol.request import Request, RequestHandler, Response
+from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.store import ObjectStore
+
+
+class LogEndsOfIndex:
+    """Finds the ends of logs, for one agent."""
+
+    def __init__(
+        self,
+        locator: Locator,
+        metastore: IndexApi,
+        search: TimestampSearch,
+        waiters: Waiters,
+        feed: FeedFollower,
+        log: AwaitedLog,
+    ) -> None:
+        self._locator, self._metastore, self._search, self._waiters = locator, metastore, search, waiters
+        self._feed, self._log = feed, log
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing should wait any more."""
+        return self._log.is_draining
+
+    async def ends(self, offsets: Mapping[int, int], *, committed: bool) -> dict[int, ReadableEnds | ErrorCode]:
+        """Partition key -> its ends, or why they are not known."""
+        self._feed.read(offsets)
+        queries = [ExtentQuery(key, offset, 1) for key, offset in offsets.items()]
+        found: dict[int, ReadableEnds | ErrorCode] = {}
+        for query, lookup in zip(queries, await self._locator.locate(queries) if queries else (), strict=True):
+            if lookup.status is LookupStatus.GONE:
+                found[query.partition_key] = ErrorCode.unknown_topic_or_partition
+            elif lookup.status in (LookupStatus.FOUND, LookupStatus.OUT_OF_RANGE):
+                end = lookup.last_stable_offset if committed else lookup.high_watermark
+                found[query.partition_key] = ReadableEnds(lookup.log_start_offset, end)
+            else:
+                found[query.partition_key] = ErrorCode.kafka_storage_error
+        return found
+
+    async def beginnings(self, keys: Collection[int], reset: str) -> dict[int, int]:
+        """Partition key -> the offset at which a group begins; those that are gone are left out. HeadraceError if it is
+        not known.
+        """
+        duration = duration_ms(reset)
+        if duration is not None:
+            return await self._since(keys, self._feed.database_now_ms() - duration)
+        return await self._special(keys, OffsetKind.EARLIEST if reset == "earliest" else OffsetKind.LATEST)
+
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        """Partition key -> its high watermark; those that are gone are left out. HeadraceError if it is not known."""
+        return await self._special(keys, OffsetKind.LATEST)
+
+    @contextmanager
+    def watch(self, keys: Collection[int]) -> Iterator[Waiter]:
+        """A waiter that hears of new records in these partitions."""
+        with self._feed.following(keys), self._waiters.watch(keys) as waiter:
+            yield waiter
+
+    async def _special(self, keys: Collection[int], kind: OffsetKind) -> dict[int, int]:
+        answers = await self._metastore.list_offsets([OffsetQuery(key, kind) for key in keys])
+        return {key: answer.offset for key, answer in zip(keys, answers, strict=True) if answer.known}
+
+    async def _since(self, keys: Collection[int], timestamp: int) -> dict[int, int]:
+        """The first record of that time or later; where there is none, the end."""
+        starts, ends = await self._special(keys, OffsetKind.EARLIEST), await self._special(keys, OffsetKind.LATEST)
+        wanted = [key for key in keys if key in starts and key in ends]
+        answers = await self._metastore.list_offsets([OffsetQuery(key, max(timestamp, 0)) for key in wanted])
+        found = {}
+        for key, answer in zip(wanted, answers, strict=True):
+            record = None
+            if answer.extent is not None:
+                record = await self._search.first_record(answer.extent, starts[key], max(timestamp, 0))
+            found[key] = ends[key] if record is None else record.offset
+        if len(found) < len(wanted):
+            raise UnavailableError("offsets not found")
+        return found
+
+
+def _same_store(store: ObjectStore) -> ObjectStore:
+    return store
+
+
+def _same_handler(handle: RequestHandler) -> RequestHandler:
+    return handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSteps:
+    """Each makes a part of the arguments of the plain one, or wraps one."""
+
+    handle: Callable[[RequestHandler], RequestHandler] = _same_handler
+    """Around the whole request."""
+    locator: Callable[..., Locator] = Locator
+    waiter: Callable[[], Waiter] = Waiter
+    delivery: Callable[..., Delivery] = Delivery
+    store: Callable[[ObjectStore], ObjectStore] = _same_store
+    """Around the GETs."""
+
+
+UNTRACED = FetchSteps()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +172,14 @@ class FetchSurroundings:
     shared_address: SharedAddress | None = None
     connect: Connect = open_connection
     authorizer: Authorizer | None = None
-    """None if ACLs are not enforced."""
+    """What clients may read; None if ACLs are not enforced."""
     count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None
-    """As FetchMetrics."""
+    """Gets what FetchMetrics counts."""
     steps: FetchSteps = UNTRACED
     uploading: Callable[[], bool] = lambda: False
     """See read_turns.py."""
     follow: FollowPolicy | None = FOLLOW_POLICY
-    """For how long commit shards are followed; None, or `feed.follow.all`: all are."""
+    """How long commit shards are followed; None, or `feed.follow.all`: all are."""
 
 
 class FetchService:

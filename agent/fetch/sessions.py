@@ -1,7 +1,8 @@
-"""Incremental fetch sessions: a client sends its partitions once, later only the changes.
+"""The partitions that a Fetch asks for: those of its incremental session that its client may read.
 
-Place: around the Fetch handler: a request is extended to all partitions of its session, a reply is
-reduced to what the client does not know yet.
+Place: around the Fetch handler: a request is extended to all partitions of its session, a reply is reduced to what
+the client does not know yet. A client sends its partitions once, later only the changes. AllowedTopics is asked
+before the read path, and again before a reply that had to wait.
 Invariant: a session's record of what was sent changes only when a reply is made for it; a client that
 lost a reply has the wrong epoch, gets an error and starts a new session. A session belongs to the connection and the
 principal that opened it, and ends with the connection: to all others its id does not exist, so that no client
@@ -9,8 +10,11 @@ reads or ends the session of another one. At most `capacity` sessions with
 `partitions_max` partitions in total, and at most half of each of one client: a full cache evicts only sessions that
 are idle for `EVICTABLE_SECONDS`, else the client gets no session and sends full fetches, which is always correct.
 After a reconnect, or a restart of the agent, clients that continue their session get FETCH_SESSION_ID_NOT_FOUND and
-send a full fetch: one round trip. Kafka keeps a session over a reconnect, and does not check its owner.
-Source: KIP-227; KIP-516 for sessions that name topics by id.
+send a full fetch: one round trip. Kafka keeps a session over a reconnect, and does not check its owner. No record of
+a topic is sent to a client that may not read it by the ACLs of the image at the time of the reply. Topics without a
+name at that time are unknown to all clients, so none of their records are sent either.
+Source: KIP-227; KIP-516 for sessions that name topics by id; Kafka's KafkaApis.handleFetchRequest; the metadata log
+needs CLUSTER_ACTION, as in ControllerApis.handleFetch.
 """
 
 from __future__ import annotations
@@ -21,14 +25,21 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.partition_names import TopicRef
+from headrace.agent.access.authorization.access import Access
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
+from headrace.agent.cluster.partition_names import TopicRef, unknown_topic
+from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.limits.client_memory import text_bytes
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC
+from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
-from headrace.protocol.request import ClientConnection
+from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.wire import NULL_UUID
 from headrace.storage.clock import Clock
 
@@ -290,3 +301,69 @@ def _named(request: FetchRequest) -> dict[Ref, FetchPartition]:
 
 def _ref(name: str | None, topic_id: uuid.UUID | None, index: int) -> Ref:
     return (name if name is not None else topic_id or NULL_UUID, index)
+
+
+T = TypeVar("T")
+_READ_TOPIC = (AclOperation.READ, AclResource.TOPIC)
+_READ_METADATA = (AclOperation.CLUSTER_ACTION, AclResource.CLUSTER)
+
+
+class AllowedTopics:
+    """The topics that clients may read, for the fetches of one agent."""
+
+    def __init__(self, authorizer: Authorizer, view: ClusterView) -> None:
+        self._authorizer, self._view = authorizer, view
+
+    def access(self, request: Request) -> Access:
+        """Return what the client may do now; another object if that may have changed."""
+        return self._authorizer.access(request.connection)
+
+    def split(
+        self, request: Request, wanted: Mapping[Ref, T]
+    ) -> tuple[Mapping[Ref, T], list[tuple[Ref, FetchPartitionReply]]]:
+        """(what may be read, the replies for the rest). Ids that are unknown so far are in the first part."""
+        codes = self.codes(request, (topic for topic, _ in wanted))
+        bad = {topic: code for topic, code in codes.items() if code == ErrorCode.topic_authorization_failed}
+        if not bad:
+            return wanted, []
+        allowed = {ref: partition for ref, partition in wanted.items() if ref[0] not in bad}
+        return allowed, [(ref, FetchPartitionReply(ref[1], bad[ref[0]])) for ref in wanted if ref[0] in bad]
+
+    def checked(
+        self, request: Request, replies: list[tuple[Ref, FetchPartitionReply]]
+    ) -> list[tuple[Ref, FetchPartitionReply]]:
+        """The replies, those with records only for topics that may be read by now."""
+        codes = self.codes(request, (topic for (topic, _), reply in replies if not reply.error_code))
+        return [
+            (ref, FetchPartitionReply(ref[1], code) if (code := codes.get(ref[0], ErrorCode.none)) else reply)
+            for ref, reply in replies
+        ]
+
+    def codes(self, request: Request, topics: Iterable[TopicRef]) -> dict[TopicRef, int]:
+        """Return the code of each topic, unless the client may do everything; a denial is reported."""
+        access = self.access(request)
+        if access.is_full:
+            return {}
+        codes: dict[TopicRef, int] = {}
+        for topic in topics:
+            if topic not in codes:
+                codes[topic] = self._code(request, access, topic)
+        return codes
+
+    def _code(self, request: Request, access: Access, topic: TopicRef) -> int:
+        name = self._name(topic)
+        if name is None:
+            return unknown_topic(topic)
+        is_log = name == METADATA_TOPIC
+        operation, resource_type = _READ_METADATA if is_log else _READ_TOPIC
+        resource = CLUSTER_NAME if is_log else name
+        if access.allows(operation, resource_type, resource):
+            return ErrorCode.none
+        self._authorizer.denied(request, operation, resource_type, resource)
+        return ErrorCode.topic_authorization_failed
+
+    def _name(self, topic: TopicRef) -> str | None:
+        if isinstance(topic, str):
+            return topic
+        found = rendered_topic(topic) or self._view.image.topics_by_id.get(topic)
+        return None if found is None else found.name

@@ -1,7 +1,10 @@
-"""Claims groups, and finds claims that arrive late.
+"""Claims groups: which group may be claimed, which claims arrive late.
 
-Place: under held_groups.py, above the metastore's GroupApi.
-Invariant: a claim of which the outcome was unknown may be carried out after its repetition, and after the group was
+Place: under held_groups.py, above the metastore's GroupApi. NewGroups is asked before a group is claimed that this
+agent has not in memory, because a claim makes a row.
+Invariant: a group that is stored is never refused: one with a longer id than new ones may have, and one where the
+cluster has its most offsets and groups.
+A claim of which the outcome was unknown may be carried out after its repetition, and after the group was
 released: then this agent holds the group without knowing it, and bars all others. So for DOUBT_SECONDS after such a
 claim, a group that is not in memory is claimed and given back every LOOK_SECONDS. Postgres cancels a statement long
 before that. If the process ends, its registration does, and all its claims with it.
@@ -13,9 +16,34 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
+from headrace.agent.limits.client_texts import is_long, may_be_stored
 from headrace.metastore.api.groups import GroupApi, GroupClaim
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+
+
+class NewGroups:
+    """Judges ids. `rows`: limits on what is stored; None: there are none."""
+
+    def __init__(self, api: GroupApi, rows: RowLimits | None) -> None:
+        self._api = api
+        self.rows = rows
+
+    async def refusal(self, group_id: str) -> ErrorCode:
+        """Return NONE if the group may be claimed. HeadraceError if the metastore does not answer."""
+        has_room = self.rows is None or await self.rows.has_room(COMMITTED_OFFSETS)
+        if (has_room and not is_long(group_id)) or await self._is_stored(group_id):
+            return ErrorCode.none
+        if is_long(group_id):
+            return ErrorCode.invalid_group_id
+        if self.rows is not None:
+            self.rows.refused(COMMITTED_OFFSETS)
+        return ErrorCode.policy_violation
+
+    async def _is_stored(self, group_id: str) -> bool:
+        return may_be_stored(group_id) and bool(await self._api.list_groups([group_id]))
+
 
 CLAIM_RETRY_SECONDS = 0.2
 CLAIM_WAIT_SECONDS = 2.0

@@ -1,22 +1,47 @@
-"""The interface of a group of any kind: a pure state machine.
+"""The interface of a group of any kind, for those that hold it: a pure state machine with a stored form.
 
-Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers. classic/group.py is
-the classic kind; members/member_group.py is what the kinds have in common of which members heartbeat with an epoch.
+Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers. classic/group.py
+is the classic kind; members/member_group.py is what the kinds have in common of which members heartbeat with an
+epoch. `decode_saved` is under the modules of each kind that have the fields of its stored form.
 Invariant: every method takes the time (seconds of the clock's monotonic()) and returns what is to be
-done now (values.GroupEffect), in order; none waits. The next coordinator restores the group from its
-last Save.
+done now (GroupEffect of group_values.py), in order; none waits. The next coordinator restores the group from its
+last Save. An unknown stored format is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_values import Departure, GroupEffect, JoinRequest, MemberRef, SyncRequest, Token
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
+from headrace.storage.errors import CorruptError, InvalidError
+
+
+class SavedFormat(Protocol):
+    """Fields are added with defaults, never renumbered; else `format` rises."""
+
+    @property
+    def format(self) -> int: ...
+
+
+S = TypeVar("S", bound=SavedFormat)
+
+
+def decode_saved(data: bytes, kind: type[S], what: str, newest: int) -> S:
+    """CorruptError, or InvalidError for another format than `newest`. `what`: the kind of group, for these."""
+    try:
+        state = msgspec.msgpack.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"saved {what} is damaged: {error}") from error
+    if state.format != newest:
+        raise InvalidError(f"unknown format of a saved {what}: format={state.format}")
+    return state
+
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 """The version of OffsetCommit from which on a member may say its epoch (KIP-848)."""

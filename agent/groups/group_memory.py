@@ -1,15 +1,20 @@
-"""Limits the memory that the groups of an agent use: members' subscriptions, assignments, and the groups themselves.
+"""Limits the memory that the groups of an agent use: members' subscriptions, assignments, the groups themselves.
 
-Place: asked by the coordinators before a member joins or changes; held_groups.py reports what groups really use.
+Place: asked by the coordinators before a member joins or changes; held_groups.py tells MeasuredGroups what happens
+to a group, which measures those that changed in the next turn of the clock, and others now and then.
 Invariant: what members use stays below the total. One address uses at most half of it, so that no client keeps
-another's members out. Groups without members are bounded by their number and their bytes (held_groups.py).
+another's members out. Groups without members are bounded by their number and their bytes (held_groups.py). What
+joins a group counts at once (`add`); a group that changed is measured soon after. Heartbeats that change nothing are
+most of all requests, an image of other topics comes to all groups at once, and measuring takes some 2 µs for each
+member, so a turn measures only HEARD_AT_ONCE groups that have nothing else.
 Source: Kafka's GROUP_MAX_SIZE_REACHED, for a group that takes no more members.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 from prometheus_client import Counter as Metric
@@ -115,3 +120,43 @@ class GroupMemory:
 
 def _of_clients(by_address: Mapping[str, int]) -> int:
     return sum(size for address, size in by_address.items() if address != NO_ADDRESS)
+
+
+MEASURED_AT_ONCE = 500
+"""Groups in one turn of the event loop; the next turn measures the next ones."""
+HEARD_AT_ONCE = 1
+"""How many of these may be groups to which only heartbeats and images came, without effect."""
+
+
+class MeasuredGroups:
+    """The groups of one agent that are to be measured."""
+
+    def __init__(self, memory: GroupMemory) -> None:
+        self._memory = memory
+        self.changed: dict[str, None] = {}
+        """The groups that changed, in that order."""
+        self._heard: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.changed.keys() | self._heard.keys())
+
+    def note(self, group_id: str, *, is_same: bool) -> None:
+        """Something happened to the group. `is_same`: it uses as much as before, about."""
+        (self._heard if is_same else self.changed)[group_id] = None
+
+    def forget(self, group_id: str) -> None:
+        """The group was released, and uses nothing. New groups may come faster than HEARD_AT_ONCE are measured."""
+        self.changed.pop(group_id, None)
+        self._heard.pop(group_id, None)
+        self._memory.measured(group_id, {})
+
+    def measure(self, sizes: Callable[[str], Mapping[str, int]]) -> None:
+        """Measure some groups. `sizes`: bytes by client address; empty for a group that was released."""
+        if not self.changed:
+            self.changed.update(dict.fromkeys(self._memory.unmeasured))
+        for group_id in list(itertools.islice(self._heard, HEARD_AT_ONCE)):
+            del self._heard[group_id]
+            self.changed[group_id] = None
+        for group_id in list(itertools.islice(self.changed, MEASURED_AT_ONCE)):
+            del self.changed[group_id]
+            self._memory.measured(group_id, sizes(group_id))

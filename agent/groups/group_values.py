@@ -1,6 +1,7 @@
-"""What goes into a group's state machine and what comes out: plain values, no clock, no sockets.
+"""The plain values that a group's state machine takes or gives: no clock, no sockets.
 
-Place: between the handlers, which know versions and fields, and group.py, which knows the rules.
+Place: between the handlers, which know versions and fields, and the groups, which know the rules. The handlers of
+group requests ask about names of groups, and of their members' clients, before anything else.
 A token represents a request that waits for its answer; the state machine hands it back untouched.
 Refusals are values: Kafka's codes, one to one. Times are seconds of the clock's monotonic().
 """
@@ -14,7 +15,20 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.limits.client_texts import storable
 from headrace.metastore.api.groups import GroupRecord
+from headrace.protocol.request import ClientConnection
+
+
+def is_legal_group_id(group_id: str) -> bool:
+    """Members' groups have a name; a consumer that assigns itself may commit without one."""
+    return bool(group_id) and storable(group_id)
+
+
+def client_host(client: ClientConnection) -> str:
+    """The address of a client, as Kafka writes it in the description of a group."""
+    return "/" + client.peer.rpartition(":")[0]
+
 
 NO_GENERATION = -1
 CONSUMER = "consumer"

@@ -24,13 +24,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims
+from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims, NewGroups
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
-from headrace.agent.groups.group_memory import GroupMemory
+from headrace.agent.groups.group_memory import GroupMemory, MeasuredGroups
 from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Reply, Save
-from headrace.agent.groups.measured_groups import MeasuredGroups
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES

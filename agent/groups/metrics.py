@@ -34,7 +34,7 @@ class _GroupsByState(Collector):
 
 
 class _LateGroups(Collector):
-    """Groups that get no more of a topic that doubled until they commit (consumer/gates.py)."""
+    """Groups that get no more of a topic that doubled until they commit (agent/groups/consumer/topics.py)."""
 
     def __init__(self, late: Callable[[], Mapping[str, float]]) -> None:
         self._late = late

@@ -22,7 +22,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.limits.client_memory import text_bytes
-from headrace.agent.limits.stored_ids import storable
+from headrace.agent.limits.client_texts import storable
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.topic_partitions import CreatedFrom

@@ -19,16 +19,12 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
-from headrace.agent.access.quotas.heavy_clients import CountedPair
+from headrace.agent.access.quotas.client_traffic import CountedPair
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.agent.listener.accepted import AcceptedSocket
-from headrace.agent.listener.frame_memory import FrameMemory
-from headrace.agent.listener.host import ConnectionHost, Entrance
-from headrace.agent.listener.muting import Muting
-from headrace.agent.listener.replies import ReplyQueue, Slot
-from headrace.agent.listener.reply_memory import ConnectionReplies
-from headrace.agent.listener.slow_requests import asked_wait_seconds
-from headrace.agent.listener.writer import ReplyWriter
+from headrace.agent.listener.connection_limits import AcceptedSocket, FrameMemory, Muting
+from headrace.agent.listener.host import ConnectionHost, Entrance, asked_wait_seconds
+from headrace.agent.listener.memory import ConnectionReplies
+from headrace.agent.listener.replies import ReplyQueue, ReplyWriter, Slot
 from headrace.config.addresses import counted_address
 from headrace.protocol.answers import refusal
 from headrace.protocol.api_keys import ApiKey

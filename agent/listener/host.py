@@ -1,14 +1,21 @@
-"""State that all connections of one listener share.
+"""State that all connections of one listener share, with its log lines about slow requests.
 
-Place: created by the server, passed to every connection.
+Place: created by the server, passed to every connection. `SlowRequests.report` is called by the replies of every
+connection when a reply is sent that took longer than slow.request.ms: who asked for what, and where the time went.
+ProduceBytes is what the listener has of Produce requests, also of incomplete ones: the flusher of the write path
+closes a file early only while no more bytes arrive.
 Invariant: belongs to one event loop. The slab is filled and emptied within one callback of that loop,
 so one slab is enough for all connections.
+What a client asked to wait for does not count as slow: a Fetch's max.wait, and the rounds of JoinGroup and
+SyncGroup, which wait for other members. At most LINES lines a minute and API; the next one has the number left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,27 +23,90 @@ from typing import TYPE_CHECKING
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
-from headrace.agent.listener.admission import LOCAL_EXTRA, Admission
-from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.admission import LOCAL_EXTRA, Admission, Newcomers
+from headrace.agent.listener.memory import MemoryBudget, ReplyMemory
 from headrace.agent.listener.metrics import ListenerMetrics
-from headrace.agent.listener.newcomers import Newcomers
-from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
-from headrace.agent.listener.reply_memory import ReplyMemory
-from headrace.agent.listener.slow_requests import SlowRequests
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.ordered_requests import CLIENT_KEYS
-from headrace.protocol.request import ClientConnection, RequestHandler
+from headrace.protocol.own_requests import api_name
+from headrace.protocol.request import ANONYMOUS, ClientConnection, RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
 
 if TYPE_CHECKING:
-    from headrace.agent.listener.accepted import AcceptedSocket
     from headrace.agent.listener.connection import KafkaConnection
+    from headrace.agent.listener.connection_limits import AcceptedSocket
 
 logger = logging.getLogger(__name__)
+
+LINES = 5
+_ROUNDS = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
+_WITHOUT_REPLICA = 15
+"""The first version of Fetch that begins with the wait: before it is the replica's id."""
+_INT = struct.Struct(">i")
+
+
+class SlowRequests:
+    """For one listener. `slow_ms` 0: no lines."""
+
+    def __init__(self, slow_ms: int) -> None:
+        self.seconds = slow_ms / 1000 if slow_ms else math.inf
+        self._repetitions = Repetitions(lines=LINES)
+
+    def report(self, client: ClientConnection, slot: Slot, now: float) -> None:
+        """The reply is about to be sent, and took longer than `seconds`."""
+        header = slot.header
+        if header.api_key in _ROUNDS or now - slot.received_at - slot.asked_wait_seconds < self.seconds:
+            return
+        left_out = self._repetitions.left_out(header.api_key, now)
+        if left_out is None:
+            return
+        logger.warning(
+            "slow request: api=%s seconds=%.1f handled_seconds=%.1f waited_for_earlier_replies_seconds=%.1f"
+            " client_id=%r principal=%s peer=%s listener=%s left_out=%d",
+            api_name(header.api_key),
+            now - slot.received_at,
+            slot.made_at - slot.received_at,
+            now - slot.made_at,
+            header.client_id,
+            client.principal or ANONYMOUS,
+            client.peer,
+            client.listener,
+            left_out,
+            extra=LIMITED,
+        )
+
+
+def asked_wait_seconds(version: int, body: memoryview) -> float:
+    """Return how long a Fetch of this version may wait for records; 0 if its body is too short."""
+    start = 0 if version >= _WITHOUT_REPLICA else _INT.size
+    if len(body) < start + _INT.size:
+        return 0.0
+    milliseconds: int = _INT.unpack_from(body, start)[0]
+    return max(0, milliseconds) / 1000.0
+
+
+class ProduceBytes:
+    """Count of Produce bytes, for all connections of one listener. For one event loop; not thread-safe."""
+
+    def __init__(self, waits_for_memory: Callable[[], bool] = lambda: False) -> None:
+        """`waits_for_memory`: whether a request waits for the memory budget."""
+        self.waits_for_memory = waits_for_memory
+        self.last_at = float("-inf")
+        """When the last byte of one arrived, on Clock.monotonic()."""
+        self.reads = 0
+        """How often bytes arrived."""
+        self.half_received = 0
+        """Requests with a started, incomplete frame."""
+
+    def saw(self, now: float) -> None:
+        """Bytes of a Produce request arrived."""
+        self.last_at = now
+        self.reads += 1
+
 
 SLAB_BYTES = 128 * 1024
 """Size of one read of small frames. A larger slab gains little, a smaller one costs more calls."""

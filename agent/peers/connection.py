@@ -1,6 +1,8 @@
 """One connection to another agent: pipelined requests, answers in their order.
 
-Place: under the asking side of each channel; the other end is the agent's Kafka listener.
+Place: under the asking side of each channel; the other end is the agent's Kafka listener. PeerTerms is what one
+agent needs to talk to the others: the cluster's secret, its node id, the clock they share, connections. It is made
+once per agent, by agent/serve/paths.py; forwarding, health reports and the zone cache take it.
 Invariant: an answer is at most as large as its request allows; no other frame is read. It goes to the caller with
 its correlation id, or is dropped if the caller was cancelled.
 Every failure closes the connection, and all callers that wait on it get an error at once.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from headrace.agent.peers.channel import Channel
 from headrace.protocol import wire
@@ -138,3 +141,18 @@ async def open_connection(
         event = f"cannot connect: host={host} port={port} error={error}"
         raise channel.error(UnavailableError, event) from error
     return protocol
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTerms:
+    """The terms of one agent."""
+
+    secret: bytes
+    """Only the cluster's agents have it (metastore/api/cluster.py)."""
+    own_node_id: Callable[[], int]
+    """-1 until it has registered."""
+    now_ms: Callable[[], int]
+    """The database's clock: messages that are too old are refused by it."""
+    listener: str | None = None
+    """inter.broker.listener.name; None: agents are asked at their first listener."""
+    connect: Connect = open_connection

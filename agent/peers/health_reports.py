@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.peers.channel import NOT_OURS, PEER_HEALTH, PEER_HEALTH_KEY, SEAL_BYTES, framed, seal
-from headrace.agent.peers.connection import PeerConnection
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.connection import PeerConnection, PeerTerms
 from headrace.metastore.api.cluster import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response

@@ -1,7 +1,7 @@
 """The bytes of the zone cache's one call: a request for many ranges of many files, and its answer.
 
-Place: between asking.py and serving.py, over the agents' Kafka listener, under a private API key that is not
-advertised.
+Place: between agent/fetch/zone_cache/shared.py and serving.py, over the agents' Kafka listener, under a private API
+key that is not advertised.
 Invariant: both directions carry an HMAC with the cluster's secret, verified before anything else is
 used. The answer's HMAC covers the request's, so it belongs to this request only, and each
 range's status, length and SHA-256: a truncated or altered range is detected before it is used, also if it was altered

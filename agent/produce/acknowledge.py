@@ -23,16 +23,13 @@ from collections.abc import Sequence, Set
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.produce.batches import Arrival, PlacedBatch, Stream
-from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.callbacks import Callbacks
-from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
+from headrace.agent.produce.files import CommittingFile, FileTrace, FlushedFile, FlushQueue
+from headrace.agent.produce.flusher import ActiveBuffer
 from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.agent.produce.refused_sequences import RefusedSequences
-from headrace.agent.produce.stages import CommittingFile
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.requests import Arrival, PlacedBatch, Refusal, Stream, not_stored
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.errors import SENT_AGAIN, batch_error

@@ -1,7 +1,9 @@
-"""What the write path calls of the rest of the agent: the read path, the membership, load reports.
+"""What the write path calls of the rest of the agent: the read path, the membership, load reports, what traces it.
 
-Place: made by agent/serve/paths.py; the steps of the write path take it.
-Invariant: none of the calls blocks.
+Place: Callbacks are made by agent/serve/paths.py; the steps of the write path take them. A ProduceObserver is given
+to the pipeline by the code that composes a process (cli/process/tracing.py); agent/serve/tracing/ implements it.
+Invariant: none of the calls blocks. Without an observer the write path calls nothing for it. An observer changes no
+answer.
 """
 
 from __future__ import annotations
@@ -10,9 +12,26 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.files import FileTrace, FlushedFile
+from headrace.agent.produce.requests import PendingRequest
 from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.protocol.produce_codec import ProduceRequest
+from headrace.protocol.request import Request
+
+
+class ProduceObserver(Protocol):
+    """Called on the event loop, in the order of a request's steps."""
+
+    def pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
+        """Make the answer of a request that was decoded: its own kind, which hears when it is given."""
+
+    def appended(self, pending: PendingRequest) -> None:
+        """Report that a batch of the request goes into the open file."""
+
+    def settled(self, file: FlushedFile) -> None:
+        """Every batch of a file has its answer."""
 
 
 def _nothing() -> None:

@@ -25,10 +25,9 @@ from collections.abc import Callable, Sequence
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.callbacks import Callbacks
-from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
+from headrace.agent.produce.files import CommittingFile, DoubtfulFile, FlushedFile, FlushQueue, StoredFile
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.pending import not_stored
-from headrace.agent.produce.stages import CommittingFile, DoubtfulFile, StoredFile
+from headrace.agent.produce.requests import not_stored
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit, FileStatus
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, RetryableError

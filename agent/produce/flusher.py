@@ -1,14 +1,15 @@
-"""Closes the open file when the policy says so: the clock and the event loop around a pure rule.
+"""The open file, where the batches of many clients meet, until the policy closes it.
 
-Judged are also the clients that could still add to the file (ClientActivity). A connection is free while it has no
+Place: between the pipeline, which appends requests, and the flush queue. ActiveBuffer is pure; Flusher is the clock
+and the event loop around a pure rule (flush_policy.py), and alone closes the buffer.
+The clients that could still add to the file are judged, too (ClientActivity). A connection is free while it has no
 unanswered request: it may send at any time. A connection's depth is the number of requests that it keeps in flight,
 which is the most unanswered ones at once, seen lately. It refills from an answer until it is at its depth again: it
 sends the next requests as soon as it can.
-
-Place: between the pipeline, which appends requests, and the flush queue. It alone closes the buffer.
-Invariant: a file is judged at least every `idle_s` while it is open. After that, and after Produce bytes arrived, it is
-judged once more when a turn of the loop has brought none: so "no more bytes" means that the sockets were read and
-empty, not that the loop had no time to look.
+Invariant: at most one file is open; a request's batches are never split over two files, so each request waits for
+one file only. A file is judged at least every `idle_s` while it is open. After that, and after Produce bytes
+arrived, it is judged once more when a turn of the loop has brought none: so "no more bytes" means that the sockets
+were read and empty, not that the loop had no time to look.
 """
 
 from __future__ import annotations
@@ -16,14 +17,86 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.listener.host import ProduceBytes
+from headrace.agent.produce.files import ClosedFile, FileTrace, FlushedFile, FlushReason, Runs, WaitingRequests
 from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
-from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.receive import Received
-from headrace.agent.produce.trace import FlushReason
+from headrace.agent.produce.requests import Arrival, PendingRequest, Stream
 from headrace.protocol.request import ClientConnection
 from headrace.storage.clock import Clock
+
+
+class OpenFile:
+    """The first stage of a segment file: it takes batches until the buffer closes it."""
+
+    __slots__ = ("_runs", "first_image", "last_image", "opened_at", "size_bytes", "streams", "waiting")
+
+    def __init__(self, opened_at: float, image_offset: int) -> None:
+        self.opened_at = opened_at
+        self.first_image = self.last_image = image_offset
+        self.streams: set[Stream] = set()
+        self.waiting = WaitingRequests()
+        self.size_bytes = 0
+        self._runs: Runs = {}
+
+    def add(self, request: PendingRequest, arrivals: list[Arrival], image_offset: int) -> None:
+        """Take a request's batches, all of them."""
+        for arrival in arrivals:
+            key = arrival.partition_key
+            run = self._runs.get(key)
+            if run is None:
+                self._runs[key] = [arrival]
+            else:
+                run.append(arrival)
+            self.streams.add((arrival.owner, key))
+            self.size_bytes += len(arrival.data)
+        self.waiting.add(request)
+        self.last_image = image_offset
+
+    def drop(self, streams: set[Stream]) -> list[Arrival]:
+        """Remove and return the batches of these streams, in order."""
+        hit = self.streams & streams
+        return ClosedFile(self._runs).drop(hit) if hit else []
+
+    def close(self, reason: FlushReason, now: float) -> FlushedFile:
+        """The next stage: the file takes no more batches."""
+        trace = FileTrace(
+            self.opened_at,
+            closed_at=now,
+            reason=reason,
+            batch_count=sum(map(len, self._runs.values())),
+            size_bytes=self.size_bytes,
+            appended_at=[request.appended_at for request in self.waiting.requests],
+        )
+        runs, self._runs = self._runs, {}
+        return FlushedFile(ClosedFile(runs), self.streams, self.waiting, trace, (self.first_image, self.last_image))
+
+
+class ActiveBuffer:
+    """Buffer with at most one open file at a time. Times on Clock.monotonic(), in seconds."""
+
+    def __init__(self, *, flush_bytes: int) -> None:
+        self._flush_bytes = flush_bytes
+        self.file: OpenFile | None = None
+
+    def add(self, request: PendingRequest, arrivals: list[Arrival], image_offset: int, now: float) -> bool:
+        """Take a request's batches (at least one); True when they opened a new file."""
+        opened = self.file is None
+        if self.file is None:
+            self.file = OpenFile(now, image_offset)
+        self.file.add(request, arrivals, image_offset)
+        return opened
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the open file should be flushed now for its size."""
+        return self.file is not None and self.file.size_bytes >= self._flush_bytes
+
+    def close(self, reason: FlushReason, now: float) -> FlushedFile | None:
+        """The open file, closed; None when there is none. The next batch opens another."""
+        file, self.file = self.file, None
+        return None if file is None else file.close(reason, now)
+
 
 EARLY_FILES_MAX = 5
 """Number of unsettled files with which another early file would only wait behind them."""

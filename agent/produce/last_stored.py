@@ -19,9 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from headrace.agent.produce.batches import PlacedBatch, Stream
-from headrace.agent.produce.pending import Origin
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS, is_before, sequence_after
+from headrace.agent.produce.requests import Origin, PlacedBatch, Stream
 from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, StagedBatch
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.log.image import MetadataImage

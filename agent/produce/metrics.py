@@ -10,10 +10,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
-from headrace.agent.produce.flush_policy import FlushPolicy
-from headrace.agent.produce.flush_price import dollars_per_month
-from headrace.agent.produce.pending import Refusal
-from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.agent.produce.files import FileTrace, FlushReason
+from headrace.agent.produce.flush_policy import FlushPolicy, dollars_per_month
+from headrace.agent.produce.requests import Refusal
 from headrace.storage.clock import Clock
 from headrace.storage.counter_labels import from_zero
 

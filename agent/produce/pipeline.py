@@ -18,24 +18,19 @@ from typing import Any
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.listener.host import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.buffer import ActiveBuffer
-from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.callbacks import Callbacks, ProduceObserver
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
-from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
-from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
-from headrace.agent.produce.flusher import Flusher
+from headrace.agent.produce.files import FlushedFile, FlushQueue, FlushReason
+from headrace.agent.produce.flush_policy import EARLY_PER_SECOND_S3, FlushLimits, FlushPolicy
+from headrace.agent.produce.flusher import ActiveBuffer, Flusher
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.observer import ProduceObserver
-from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.refused_sequences import RefusedSequences
-from headrace.agent.produce.trace import FlushReason
-from headrace.agent.produce.transactional import ProducerNames
+from headrace.agent.produce.requests import not_stored
 from headrace.agent.produce.upload import Uploader
-from headrace.agent.produce.validate import RuleBook
+from headrace.agent.produce.validate import ProducerNames, RuleBook
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs

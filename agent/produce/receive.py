@@ -22,25 +22,22 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.client_turns import ClientTurns, client_of
-from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.last_stored import origin_of
-from headrace.agent.produce.moved_keys import with_moved_keys
-from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
 from headrace.agent.produce.refused_sequences import Numbered, Place, RefusedSequences
-from headrace.agent.produce.transactional import (
-    NO_TRANSACTIONS,
-    ProducerNames,
-    judge_transactional,
-    transaction_of,
-)
+from headrace.agent.produce.requests import Arrival, PendingRequest, Refusal, deadline_of
 from headrace.agent.produce.validate import (
+    NO_TRANSACTIONS,
     Accepted,
     LoopWork,
+    ProducerNames,
     RuleBook,
     TopicRules,
     judge,
     judge_records,
+    judge_transactional,
     judge_unread,
+    transaction_of,
+    with_moved_keys,
 )
 from headrace.metastore.api.commit import NO_ALIAS, MovedKeys
 from headrace.metastore.keys import partition_key

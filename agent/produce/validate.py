@@ -1,35 +1,49 @@
-"""Judging one batch by its header, its records, and its topic's rules.
+"""Judges one batch by its header, its records, its topic's rules, its transaction.
 
 Place: between receive and buffer. What storage/records/check.py and check_records.py refuse is refused here with it.
-Invariant: a batch that passes continues byte for byte as it came, but for the time of append that
-LogAppendTime topics stamp on a private copy (join.py may join small ones later). The records of every batch are
-checked, as Kafka does; what a request has beyond LoopWork is checked off the loop. Only topics that are compacted,
-or that refuse old records, have records opened, off the loop too.
-Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.
+ProducerNames is asked once for each transactional producer. `with_moved_keys` looks in a batch for a partition that
+is or was split in two for a key of its child: for topics that doubled, or that halve at this time.
+Invariant: a batch that passes continues byte for byte as it came, but for the time of append that LogAppendTime
+topics stamp on a private copy (upload.py may join small ones later). The records of every batch are checked, as
+Kafka does; what a request has beyond LoopWork is checked off the loop. Only topics that are compacted, or that
+refuse old records, have records opened, off the loop too. So have batches in which moved keys are searched: memory
+and time are those of open_batch's limits, each different key is hashed once, and the first that moved ends the
+search.
+A producer id always belongs to the same transactional id. So the metastore is asked for it once, and a client that
+may write one transactional id cannot write in the transaction of another. Everything of a transaction that may
+change (the epoch, whether it is open, its partitions) is judged by the commit.
+Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110; KIP-890 (batches of Produce
+12 and later begin the transaction and add the partition themselves).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce.pending import Refusal
+from headrace.agent.limits.client_memory import ClientMemory, text_bytes
+from headrace.agent.produce.requests import Arrival, Refusal, not_stored
 from headrace.config.config_definition import LONG_MAX
+from headrace.config.memory_budget import REMEMBERED_BYTES
+from headrace.metastore.api.commit import BatchTransaction, MovedKeys
+from headrace.metastore.api.transactions import EPOCH_MAX, Transaction
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.partitions.placement import moves
 from headrace.protocol.errors import error_code
-from headrace.protocol.produce_codec import RecordError
+from headrace.protocol.produce_codec import ProduceRequest, RecordError
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.records.check import check_batch, split_batches
 from headrace.storage.records.check_records import RecordWork, check_records
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordError, UnsupportedCodecError
-from headrace.storage.records.header import BatchHeader, read_header, stamp_log_append_time
+from headrace.storage.records.header import HEADER_BYTES, BatchHeader, read_header, stamp_log_append_time
 
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""
@@ -50,7 +64,7 @@ RECORD_ERRORS_MAX = 1_000
 
 
 JudgeTransactional = Callable[[BatchHeader], Refusal | None]
-"""Why a transactional batch of this header is refused, if it is (transactional.py)."""
+"""Why a transactional batch of this header is refused, if it is (validate.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +247,120 @@ def _out_of_range(timestamp: int, rules: TopicRules, now_ms: int) -> Refusal:
     low, high = max(now_ms - rules.behind_max_ms, 0), now_ms + rules.ahead_max_ms
     message = f"timestamp is out of range: timestamp={timestamp} low={low} high={high}"
     return Refusal(int(ErrorCode.invalid_timestamp), message)
+
+
+log = logging.getLogger(__name__)
+
+FIRST_IMPLICIT = 12
+"""The version of Produce from which on batches add their partition to the transaction."""
+NAMES_BYTES = REMEMBERED_BYTES["producer_names"]
+"""Bytes for names of the producers that are remembered; one that was forgotten is looked up again."""
+NO_TRANSACTIONS = Refusal(
+    int(ErrorCode.invalid_txn_state), "transactions are not supported while transaction.version is 0"
+)
+"""INVALID_TXN_STATE: final in every client, and blames neither the user's rights nor the network."""
+NO_NAME = Refusal(
+    int(ErrorCode.transactional_id_authorization_failed), "transactional records without a transactional id"
+)
+NO_PRODUCER = Refusal(int(ErrorCode.invalid_record), "transactional records without a producer id")
+USED_UP = Refusal(int(ErrorCode.invalid_producer_epoch), f"a producer has no epoch above {EPOCH_MAX}")
+OTHER_NAME = Refusal(
+    int(ErrorCode.invalid_producer_id_mapping), "the producer id is not, or not any more, that of the transactional id"
+)
+
+FindTransactions = Callable[[Sequence[str]], Awaitable[list[Transaction]]]
+"""The same as TransactionApi.find_transactions."""
+
+
+def judge_transactional(header: BatchHeader, transactional_id: str | None, *, is_offered: bool) -> Refusal | None:
+    """Return why a transactional batch is refused for what it and its request say, if it is."""
+    if not is_offered:
+        return NO_TRANSACTIONS
+    if transactional_id is None:
+        return NO_NAME
+    if header.producer_id < 0:
+        return NO_PRODUCER
+    return USED_UP if header.producer_epoch > EPOCH_MAX else None
+
+
+def transaction_of(header: BatchHeader, api_version: int) -> BatchTransaction:
+    """Return what the commit has to know of a batch that came with this version of Produce."""
+    if not header.is_transactional:
+        return BatchTransaction.NO_TRANSACTION
+    return BatchTransaction.ANY_PARTITION if api_version >= FIRST_IMPLICIT else BatchTransaction.ADDED
+
+
+class ProducerNames:
+    """Map of producer ids to transactional ids, as far as this agent has looked."""
+
+    def __init__(self, find: FindTransactions) -> None:
+        self._find = find
+        self._names: ClientMemory[int, str] = ClientMemory(NAMES_BYTES, lambda _, name: text_bytes(name))
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered."""
+        return self._names.in_use_bytes
+
+    def has_all(self, produce: ProduceRequest) -> bool:
+        """Return whether all producers of the request's transactional batches are known to have its transactional
+        id.
+        """
+        name = produce.transactional_id
+        return name is None or all(self._names.get(each) == name for each in _producers(produce))
+
+    async def look_up(self, transactional_id: str, producer_ids: Iterable[int]) -> Refusal | None:
+        """Return why batches of these producers with this transactional id are refused, if they are."""
+        unknown = [each for each in producer_ids if self._names.get(each) != transactional_id]
+        if not unknown:
+            return None
+        try:
+            found = await self._find([transactional_id])
+        except HeadraceError as error:
+            log.warning("cannot look up a transactional id: error=%s", error)
+            return not_stored("the transactional id cannot be looked up now")
+        owned = {each.producer.producer_id for each in found}
+        for each in owned:
+            self._names.put(each, transactional_id)
+        return None if owned.issuperset(unknown) else OTHER_NAME
+
+
+def _producers(produce: ProduceRequest) -> set[int]:
+    """Return the producers of the transactional batches with a whole header, without judging them."""
+    headers = (
+        read_header(partition.records)
+        for topic in produce.topics
+        for partition in topic.partitions
+        if partition.records and len(partition.records) >= HEADER_BYTES
+    )
+    return {header.producer_id for header in headers if header.is_transactional}
+
+
+async def with_moved_keys(arrival: Arrival, partitioner: str, child: int) -> Arrival | Refusal:
+    """The batch with what is known of its keys, for one without a partition count; why it is refused, if it is."""
+    parent = arrival.partition_index
+    try:
+        found = await has_moved_key(arrival.data, partitioner, parent, child - parent)
+    except HeadraceError as error:
+        return Refusal(error_code(error), str(error))
+    return arrival._replace(keys=MovedKeys.MOVED if found else MovedKeys.STAY)
+
+
+async def has_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:
+    """Return whether the batch has one. `count`: the topic's before it doubled.
+
+    CorruptError or BatchTooLargeError if the records cannot be read: such a batch is refused, as in compacted topics.
+    """
+    return await asyncio.to_thread(find_moved_key, batch, partitioner, parent, count)
+
+
+def find_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:
+    """The same, on this thread."""
+    stays: set[bytes | None] = {None}
+    for record in open_batch(batch):
+        if record.key in stays:
+            continue
+        if moves(partitioner, record.key, parent, count):
+            return True
+        stays.add(record.key)
+    return False

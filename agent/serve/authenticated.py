@@ -1,6 +1,6 @@
 """Authentication for the listeners of a process, from its settings and its image of the cluster.
 
-Place: agent/serve/paths.py for the broker's listeners, agent/serve/controller/controller_endpoint.py for the one for
+Place: agent/serve/paths.py for the broker's listeners, agent/serve/controller_role.py for the one for
 controllers.
 Invariant: a listener on which clients must authenticate is served through the gate, and through nothing else.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.sasl.authentication import Authentication
-from headrace.agent.access.sasl.credentials import Credentials
+from headrace.agent.access.sasl.passwords import Credentials
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.scram_keys import SealedKeys

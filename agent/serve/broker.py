@@ -1,8 +1,10 @@
 """The broker role: the Kafka front of one agent, composed: started, drained, closed.
 
-Place: run by cli/process/shell.py, which owns the connections and the HTTP server.
+Place: run by cli/process/shell.py, which owns the connections and the HTTP server. One more task on the event loop
+measures its delay: the first metric to look at if everything is slow.
 Invariant: clients are served only between joining and leaving the cluster. Draining flushes, commits and answers the
-batches that were received, unless the grace period ends.
+batches that were received, unless the grace period ends. The delay is a histogram: a scrape sees the delays since
+the previous one, also short ones, and not only the one before it.
 After a crash nothing acknowledged is lost; clients retry batches with an unknown outcome.
 """
 
@@ -14,20 +16,20 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Histogram
+
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.service import QuotaService
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.compose import compose_cluster
+from headrace.agent.cluster.cluster import Cluster, compose_cluster
+from headrace.agent.cluster.follower import MetadataMetrics
 from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import NOT_A_MEMBER, BrokerState
-from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.listener.sockets import connections_possible
 from headrace.agent.serve.housekeeping import Housekeeper
-from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
 from headrace.agent.serve.paths import UNOBSERVED, AgentFoundation, PathObservers, RequestPaths
 from headrace.config.addresses import address_text
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
@@ -37,7 +39,29 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
+from headrace.storage.clock import Clock
 from headrace.storage.dependency import NotReady, Reported
+
+INTERVAL_SECONDS = 0.5
+
+
+def loop_lag(registry: CollectorRegistry) -> Histogram:
+    """Declare the metric; once per process, also if the loop below is started again."""
+    return Histogram(
+        "headrace_event_loop_lag_seconds",
+        "How late the event loop woke a sleeping task, twice a second",
+        buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2),
+        registry=registry,
+    )
+
+
+async def watch_loop_lag(clock: Clock, lag: Histogram) -> None:
+    """Measure until cancelled how much later than requested a sleep returns."""
+    while True:
+        asked = clock.monotonic()
+        await clock.sleep(INTERVAL_SECONDS)
+        lag.observe(max(0.0, clock.monotonic() - asked - INTERVAL_SECONDS))
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,14 +1,20 @@
-"""The groups of an agent, composed: what it holds, and what answers requests about them.
+"""The groups of an agent, composed: what it holds, what answers requests about them, what asks owners elsewhere.
 
-Place: called by agent/serve/paths.py; agent/apis makes the handlers of it. A new kind of group adds its Restore here.
+Place: called by agent/serve/paths.py; agent/apis makes the handlers of it. A new kind of group adds its Restore
+here. AskShareOwner is between agent/fetch/share/handlers.py and agent/groups/share/owner.py: it asks the owner of a
+share group here, or at another agent over its link.
+Invariant: a turn of a share group is sent once. If its answer is lost, it is not known what became of it, and
+no answer says that it was done. When the client's connection ends, the link says so, and the owner releases what the
+client had acquired.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.apis.group_parts import GroupParts
+from headrace.agent.apis.parts import GroupParts
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
@@ -25,17 +31,23 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.coordinator import ShareGroups
-from headrace.agent.groups.share.logs import ShareLogs
+from headrace.agent.groups.share.group_partitions import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
+from headrace.agent.groups.share.offsets import ShareOffsets
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
-from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.metrics import limits_reached
+from headrace.agent.peers.channel import SHARE_TURN_KEY
+from headrace.agent.peers.forwarding.links import Links
+from headrace.agent.peers.forwarding.wire import ForwardOutcome
+from headrace.agent.peers.share_turns import VERSION, ShareTurn, TurnAnswer, decode_answer, encode
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.process_context import ProcessContext
+from headrace.protocol.request import ClientConnection, Request
+from headrace.storage.errors import InvalidError
 
 
 def compose_groups(
@@ -101,3 +113,30 @@ def compose_groups(
         share_owner=share_owner,
         share_offsets=ShareOffsets(api.groups, administration, share_owner, partial(share_groups.create, groups)),
     )
+
+
+logger = logging.getLogger(__name__)
+
+
+class AskShareOwner:
+    """Implements agent.fetch.share.handlers.AskOwner."""
+
+    def __init__(self, view: ClusterView, links: Links, owner: ShareOwner) -> None:
+        self._view, self._links, self._owner = view, links, owner
+
+    async def __call__(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> TurnAnswer | None:
+        """None: it is not known what became of the turn."""
+        agent = self._view.coordinator(turn.group_id)
+        if agent is None:
+            return None
+        if agent.node_id == self._view.node_id:
+            return await self._owner.turn(turn, client)
+        request = Request(client, SHARE_TURN_KEY, VERSION, 0, None, memoryview(encode(turn)), received_at)
+        outcome, rest = await self._links.forward(agent, request)
+        if outcome is not ForwardOutcome.ANSWERED:
+            return None
+        try:
+            return decode_answer(rest)
+        except InvalidError as error:
+            logger.warning("share turn: answer not read: node_id=%d error=%s", agent.node_id, error)
+            return None

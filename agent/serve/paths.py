@@ -15,47 +15,39 @@ from functools import partial
 
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.audit import AuditLog
-from headrace.agent.access.authorization.denial_log import reporting_authorizer
+from headrace.agent.access.authorization.authorizer import reporting_authorizer
 from headrace.agent.access.listener_security import ListenerSecurity, link_context
 from headrace.agent.access.quotas.service import QuotaService
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.apis.group_parts import GroupParts
-from headrace.agent.apis.parts import BrokerParts
+from headrace.agent.apis.parts import BrokerParts, GroupParts
 from headrace.agent.cluster import zone
-from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.compose import shared_address
+from headrace.agent.cluster.cluster import Cluster, shared_address
 from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.topic_traffic import TopicTraffic
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.service import FetchService, FetchSurroundings
+from headrace.agent.cluster.zone import ZoneTraffic
+from headrace.agent.fetch.service import UNTRACED, FetchService, FetchSteps, FetchSurroundings
+from headrace.agent.fetch.sessions import AllowedTopics
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import ShareSessions
-from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.limits.client_rows import ClientRows
-from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.agent.limits.memory_metrics import watch_memory
+from headrace.agent.limits.metrics import limits_reached, watch_memory
 from headrace.agent.limits.refusal_log import RefusalLog
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY
-from headrace.agent.peers.connection import Connect, open_connection
+from headrace.agent.peers.connection import Connect, PeerTerms, open_connection
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.peers.health_reports import AgentReports
-from headrace.agent.peers.terms import PeerTerms
-from headrace.agent.produce.callbacks import Callbacks
-from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.produce.callbacks import Callbacks, ProduceObserver
+from headrace.agent.produce.files import FileTrace
 from headrace.agent.produce.pipeline import ProducePipeline
-from headrace.agent.produce.trace import FileTrace
 from headrace.agent.serve.authenticated import authenticated
-from headrace.agent.serve.groups import compose_groups
-from headrace.agent.serve.handlers import register_handlers
-from headrace.agent.serve.no_coordinator import without_coordinator
-from headrace.agent.serve.share_asking import AskShareOwner
+from headrace.agent.serve.groups import AskShareOwner, compose_groups
+from headrace.agent.serve.handlers import register_handlers, without_coordinator
 from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
-from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
+from headrace.agent.topics.metadata.metadata_response import CountsOfTopics
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.agent.transactions.producer_ids import ProducerIds
@@ -243,7 +235,7 @@ class RequestPaths:
         )
 
     def _compose_parts(self, sealed_keys: SealedKeys) -> BrokerParts:
-        """What the handlers of all APIs but those of groups are made of."""
+        """Return what the handlers of all APIs but those of groups are made of."""
         base, context, cluster, in_force = self._base, self._context, self._cluster, self._in_force
         configs, refused, change = (
             EffectiveConfigs(context.settings),

@@ -1,14 +1,19 @@
 """Decides whether a topic may be created as requested: pure decisions on one image.
 
-Place: under topic_creation, which appends the accepted topics.
+Place: under topic_creation.py, which appends the accepted topics. Kafka's rules for names are checked before a topic
+is created, on request or automatically; a client's assignment of partitions to agents is checked for CreateTopics
+and CreatePartitions.
 Invariant: a decision depends only on its arguments, so it can be repeated on a newer image.
 The replication factor is checked, stored and shown, and has no other effect: the object store replicates. The agents
-of a manual assignment become the preferred ones; any agent serves any partition.
-Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
+of a manual assignment become the preferred ones, as a reassignment does (metastore/log/reassignment.py); any agent
+serves any partition.
+Source: Kafka's ReplicationControlManager (also validateManualPartitionAssignment), KIP-464 (-1 means the broker's
+default).
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,12 +21,49 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.manual_assignment import why_unassignable
-from headrace.agent.topics.topic_names import why_illegal
 from headrace.config import table_configs, topic_configs
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.segment_logs.topics import rendered_topic
+from headrace.protocol.internal_topics import INTERNAL_TOPICS
+
+NAME_LENGTH_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def why_illegal(name: str) -> str | None:
+    """Return None for a legal name, else the reason."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return "the topic name cannot be '.' or '..'"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
+    if rendered_topic(name) is not None:
+        return "the topic is reserved for the cluster"
+    if name in INTERNAL_TOPICS:
+        return f"the topic is internal to Kafka, and Headrace does not have it: {INTERNAL_TOPICS[name]}"
+    if not _LEGAL.fullmatch(name):
+        return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def why_unassignable(image: MetadataImage, assignments: Sequence[Sequence[int]]) -> str | None:
+    """The reason for INVALID_REPLICA_ASSIGNMENT, or None. `assignments`: node ids per partition, preferred first."""
+    live = {agent.node_id for agent in image.live_agents()}
+    for brokers in assignments:
+        if not brokers or len(set(brokers)) != len(brokers):
+            return "each partition needs at least one broker, without duplicates"
+        if len(brokers) != len(assignments[0]):
+            return f"partitions differ in their number of replicas: {len(assignments[0])} and {len(brokers)}"
+        unknown = [node_id for node_id in brokers if node_id not in image.agents]
+        if unknown:
+            return f"brokers are not registered: {unknown}"
+        if live.isdisjoint(brokers):
+            return f"all brokers of a partition are fenced or shutting down: {list(brokers)}"
+    return None
+
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Limit per request, as in Kafka's controller."""

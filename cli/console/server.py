@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.metrics import limits_reached
 from headrace.cli.client.transport import ClientConfig
 from headrace.cli.console.access import (
     IS_OPEN,

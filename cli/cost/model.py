@@ -23,8 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
-from headrace.agent.produce.flush_price import MONTH_HOURS, MONTH_SECONDS, dollars_per_month
+from headrace.agent.produce.flush_policy import EARLY_PER_SECOND_S3, MONTH_HOURS, MONTH_SECONDS, dollars_per_month
 from headrace.metastore.api.agents import COMMIT_SHARDS_MAX
 from headrace.storage.errors import InvalidError
 

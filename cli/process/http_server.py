@@ -4,7 +4,7 @@ Place: started after the Kafka listener, stopped after it; agents and console us
 handlers.
 Invariant of a connection: a connection waits for its client while a request, its head and its body, is not complete,
 and while the client does not read the response. It may do so for WAIT_SECONDS, counted from the start of the wait,
-and one of those that wait is closed if there are too many (agent/listener/newcomers.py): a client that sends
+and one of those that wait is closed if there are too many (agent/listener/admission.py): a client that sends
 requests at once and reads is always served. A request that comes before the last one is answered is dropped, and the
 connection ends after that answer: no client needs more, and thousands of answers that its client does not read would
 fill the connection.
@@ -27,8 +27,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.agent.listener.bound_sockets import bound_sockets, why_unbound
-from headrace.agent.listener.newcomers import Newcomer, Newcomers
+from headrace.agent.listener.admission import Newcomer, Newcomers
+from headrace.agent.listener.sockets import bound_sockets, why_unbound
 from headrace.config.addresses import unmapped
 from headrace.storage.errors import InvalidError
 

@@ -14,11 +14,11 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.cluster.controller.held_lease import HeldLease
+from headrace.agent.cluster.controller.rounds import HeldLease
 from headrace.agent.cluster.heartbeats import HeartbeatHealth
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.files import FileTrace
 from headrace.agent.serve.broker import Broker
-from headrace.agent.serve.controller.controller_role import ControllerRole
+from headrace.agent.serve.controller_role import ControllerRole
 from headrace.agent.serve.paths import PathObservers
 from headrace.cli.process.http_app import NoPeers
 from headrace.cli.process.shell import Dependencies, MainRole, ProcessShell, ProcessWatches, Role, until_available

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace import __version__
 from headrace.agent.access.audit import open_audit_log
-from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
+from headrace.agent.listener.sockets import connections_possible, raise_descriptor_limit
 from headrace.cli.output import write
 from headrace.cli.process.heap import tune_allocator
 from headrace.cli.process.logs import FORMATTERS, LengthFilter, RepetitionFilter, Writer

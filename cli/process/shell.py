@@ -1,7 +1,7 @@
 """One process: what it depends on, its HTTP server, the order in which roles start or stop.
 
 Place: made by open_process.py, run by serve.py; benchmarks and tests run it inside their process.
-agent/serve/broker.py, agent/serve/controller/controller_role.py and compactor_role.py implement roles.
+agent/serve/broker.py, agent/serve/controller_role.py and compactor_role.py implement roles.
 open_process.py makes the dependencies before the roles, as an agent reports to others what its process reaches.
 Invariant of dependencies: the bucket counts as answering only if it can be read and written
 (storage/objects/measured.py).
@@ -24,8 +24,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.agent.limits.memory_metrics import watch_memory
+from headrace.agent.limits.metrics import limits_reached, watch_memory
 from headrace.cli.process.heap import IdleHeap
 from headrace.cli.process.http_app import Part, PeerReports, Readiness, make_app
 from headrace.cli.process.http_security import HttpSecurity
@@ -48,7 +47,7 @@ METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
 
 
 class Dependencies:
-    """Of one process."""
+    """The dependencies of one process."""
 
     def __init__(self, context: ProcessContext, own_failure: Callable[[], str | None]) -> None:
         """`own_failure`: why the heartbeats of the process's agent fail, although probes may be answered."""

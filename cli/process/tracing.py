@@ -13,8 +13,8 @@ import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from headrace.agent.fetch.steps import FetchSteps
-from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.fetch.service import FetchSteps
+from headrace.agent.produce.callbacks import ProduceObserver
 from headrace.config.addresses import shown_address
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
@@ -92,8 +92,7 @@ def open_tracing(settings: Settings, clock: Clock) -> Tracing:
 
 def tracing_of(provider: TracerProvider, clock: Clock) -> Tracing:
     """Spans of both paths, to this provider."""
-    from headrace.agent.serve.tracing.fetch_spans import traced_steps
-    from headrace.agent.serve.tracing.produce_spans import ProduceSpans
+    from headrace.agent.serve.tracing.spans import ProduceSpans, traced_steps
 
     tracer = provider.get_tracer("headrace")
     return Tracing(provider, ProduceSpans(tracer, clock), traced_steps(tracer, clock))

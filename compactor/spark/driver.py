@@ -46,7 +46,7 @@ class SharedOutTerms:
     """This rate and the next one are those of all tasks together."""
     requests_per_s: float
     bucket_id: str = ""
-    """As throttled_store."""
+    """The bucket that throttled_store requires, if one is named."""
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:

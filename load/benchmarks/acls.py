@@ -18,12 +18,11 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.access.authorization.acl_index import EMPTY
+from headrace.agent.access.authorization.access import EMPTY
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.sessions import Ref
+from headrace.agent.fetch.sessions import AllowedTopics, Ref
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.files import FileTrace
 from headrace.cli.bench.orders import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.config.settings import Settings

@@ -24,8 +24,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
-from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
+from headrace.agent.fetch.rendered_topics import AuditTopic, KnownEnds
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.planner import PolicyLimits
 from headrace.compactor.segments import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
 from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.group_values import GroupEffect, Save

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.agent.fetch.index.assigned_followers import assigned_shards
+from headrace.agent.fetch.index.shard_interest import assigned_shards
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation

@@ -22,12 +22,11 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.quotas.client_traffic import ClientTraffic
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
+from headrace.agent.listener.connection_limits import AcceptedSocket
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
-from headrace.agent.produce.callbacks import Callbacks
-from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.produce.callbacks import Callbacks, ProduceObserver
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus

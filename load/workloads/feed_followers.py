@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.own_commits import AcknowledgedEnds
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.config.settings import Settings

@@ -18,22 +18,18 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.access.admin.acls import DescribeAcls
 from headrace.agent.access.admin.client_quotas import DescribeClientQuotas
-from headrace.agent.cluster.requests.partition_reassignments import ListPartitionReassignments
-from headrace.agent.groups.admin_requests import ListGroups
-from headrace.agent.groups.administration import GroupAdministration
-from headrace.agent.groups.classic.describe_request import DescribeGroups
+from headrace.agent.cluster.requests.brokers import ListPartitionReassignments
+from headrace.agent.groups.administration import GroupAdministration, ListGroups
+from headrace.agent.groups.classic.coordinator import DescribeGroups
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.offsets.fetch_request import OffsetFetch
+from headrace.agent.groups.offsets.requests import OffsetFetch
+from headrace.agent.topics.configs.change_requests import ListConfigResources
 from headrace.agent.topics.configs.describe import DescribeConfigs
-from headrace.agent.topics.configs.list_resources import ListConfigResources
-from headrace.agent.topics.describe_log_dirs import DescribeLogDirs
-from headrace.agent.topics.describe_producers import DescribeProducers
-from headrace.agent.topics.elect_leaders import ElectLeaders
-from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
-from headrace.agent.topics.metadata.find_coordinator import GROUP, FindCoordinator
-from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
+from headrace.agent.topics.metadata.routing_requests import GROUP, DescribeCluster, FindCoordinator
+from headrace.agent.topics.partition_requests import DescribeLogDirs, DescribeProducers, ElectLeaders
+from headrace.agent.transactions.tool_requests import DescribeTransactions, ListTransactions
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupListing
 from headrace.metastore.api.transactions import ProducerEpoch, Transaction, TransactionState

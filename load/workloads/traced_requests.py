@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.produce.callbacks import ProduceObserver
 from load.benchmarks.request import measure
 
 SIZES_KIB = (1, 16, 64)

@@ -3,7 +3,7 @@
 Place: under agent/cluster; background workers, the zone cache and commands ask for configs, settings and the secret.
 The metadata log (KIP-631) is under every agent's image of the cluster (agent/cluster/follower.py) and the admin
 requests. Each process reports settings (metastore/setting_reporter.py), the active controller records what all agree
-on (agent/cluster/controller/setting_agreement.py).
+on (agent/cluster/controller/upkeep_steps.py).
 Invariant of the metadata log: the log has no gaps, and its projection in tables changes in the same transaction.
 Invariant of the zone secret: an agent signs with one secret, and accepts every one that another agent may sign with.
 It answers with the secret of the question.

@@ -1,6 +1,6 @@
 """What agents knew of a life that is over: the extents that they forgot when the feed went back or changed its life.
 
-Place: written by each agent before it continues (agent/fetch/forgotten.py), read by `headrace audit --lost`.
+Place: written by each agent before it continues (agent/fetch/loss_notes.py), read by `headrace audit --lost`.
 Invariant: an object has extents as the metastore committed and fed them: offsets and file. An extent here of a file
 that no row names any more was committed, so its records were acknowledged or were about to be, and are lost.
 Layout: `metastore/extents/` + a random name + `.json`, a list of [file id, partition key, base offset, last offset].

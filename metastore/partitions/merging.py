@@ -1,8 +1,8 @@
 """Halving for clients that know only the count: what becomes of batches while a child is merged into its parent.
 
-Place: the rule of a topic that halves: next_phase for the controller (agent/cluster/controller/partition_steps.py), the
-verdicts for the commit, where postgres/commit/judge_merges.sql carries them out. tests/key_order/halving_order.py holds
-it to the order per key.
+Place: the rule of a topic that halves: next_phase for the controller (controller/completing_steps.py), the verdicts for
+the commit, where postgres/commit/judge_merges.sql carries them out. tests/key_order/halving_order.py holds it to the
+order per key.
 A topic halves from 2 N partitions to N: the keys of each child p + N go to its parent p. A record that a client has
 queued for the child stays there. librdkafka does not take a lower count while a process runs. Kafka's Java client takes
 it, and what it has queued for a partition that is listed no more fails with TimeoutException.

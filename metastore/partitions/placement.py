@@ -1,7 +1,7 @@
-"""Where keys go: the partition of a key, the keys that move when the count changes.
+"""Places keys: the partition of a key, the keys that move when the count changes.
 
 Place: used by changes.py, by clients that place keys, and by the placement of lifecycle records. Agents ask how
-unmodified clients place the keys of a partition that is split in two (agent/produce/moved_keys.py).
+unmodified clients place the keys of a partition that is split in two (agent/produce/validate.py).
 Invariant of murmur2, the hash of Kafka's default partitioner: equal to Kafka's Utils.murmur2 for every sequence of
 bytes.
 A topic with the initial count N grows by splitting one partition at a time: N splits 0, N + 1 splits 1, and so on;

@@ -1,7 +1,7 @@
 """Doubling for clients that know only the count: what becomes of batches while a parent is split in two.
 
 Place: the rule of the commit of a topic that doubles, which postgres/commit/judge_splits.sql carries out;
-tests/key_order/doubling_order.py holds it to the order per key. agent/topics/counts/topic_doubling.py doubles topics
+tests/key_order/doubling_order.py holds it to the order per key. agent/topics/counts/scaling.py doubles topics
 (decisions/0054). When a topic doubles from N partitions to 2 N, a client that places keys by hash modulo count moves
 half of the keys of each partition p to its child p + N. It places a record once: what it has queued for p stays there,
 also after it has seen the new count. And it may know the old count until its metadata is too old (metadata.max.age.ms).

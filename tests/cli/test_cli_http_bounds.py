@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.metrics import limits_reached
 from headrace.cli.process import http_server
 from headrace.cli.process.http_app import Part, make_app
 from headrace.cli.process.http_server import BoundedConnection, HttpServer, bounded

@@ -30,6 +30,7 @@ WRITERS = {
     "bench/driver_input.py": "a protocol between processes",
     "bench/consume_driver.py": "the same",
     "bench/produce_driver.py": "the same",
+    "bench/orders.py": "the same",
 }
 BAD = "\x1b]0;owned\x07\x9b2J\u202e\u2028[/x]"
 SHOWN = "\\u{001b}]0;owned\\u{0007}\\u{009b}2J\\u{202e}\\u{2028}[/x]"

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.access.sasl.exchange import AuthenticationFailed
+from headrace.agent.access.sasl.passwords import Credentials
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SEALED_SECRETS, AgentRegistration, agent_features

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.agent.access.sasl.credentials import Credentials
+from headrace.agent.access.sasl.passwords import Credentials
 from headrace.cli.main import main
 from headrace.cli.process.open_process import open_agent
 from headrace.config.cluster_values import proposed

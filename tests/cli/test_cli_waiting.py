@@ -31,7 +31,7 @@ from tests.manual_clock import ManualClock
 from tests.torture.proxy import FaultProxy
 
 _MAIN = "from headrace.cli.main import main; import sys; sys.exit(main())"
-TRIES_OFTEN = f"from headrace.cli.process import waiting; waiting.RETRY_SECONDS = 0.1; {_MAIN}"
+TRIES_OFTEN = f"from headrace.cli.process import shell; shell.RETRY_SECONDS = 0.1; {_MAIN}"
 """`headrace` with a shorter pause between attempts."""
 TIME_FLIES = f"""
 import asyncio

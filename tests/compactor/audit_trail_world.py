@@ -19,9 +19,8 @@ import psycopg
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.rendered import lifecycle_topic
-from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
-from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
+from headrace.agent.fetch import rendered_topics
+from headrace.agent.fetch.rendered_topics import AuditTopic, KnownEnds
 from headrace.compactor import segments as audit_archive
 from headrace.compactor.permit import Mark, write_mark
 from headrace.compactor.segments import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
@@ -63,7 +62,7 @@ def small_objects(monkeypatch: Any) -> None:
     monkeypatch.setattr(audit_archive, "BLOCKS_PER_OBJECT", 2)
     monkeypatch.setattr(audit_archive, "JOIN_RECORDS", JOIN_RECORDS)
     monkeypatch.setattr(audit_archive, "RUNS_PER_JOIN", 2)
-    monkeypatch.setattr(lifecycle_topic, "PAGE_RECORDS", PAGE)
+    monkeypatch.setattr(rendered_topics, "PAGE_RECORDS", PAGE)
 
 
 class TrailWorld:

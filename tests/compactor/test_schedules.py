@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.cluster.controller.schedules import schedules
+from headrace.agent.cluster.controller.upkeep_steps import schedules
 from headrace.compactor import worker as worker_module
 from headrace.compactor.compact import Compactor
 from headrace.config.settings import Settings

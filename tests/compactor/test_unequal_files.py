@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingRecorder
+from headrace.agent.cluster.controller.upkeep_steps import SETTLE_SECONDS, SettingRecorder
 from headrace.compactor.janitor import Janitor, JanitorMetrics
 from headrace.compactor.permit import Undecided
 from headrace.compactor.retention import Retention, RetentionMetrics

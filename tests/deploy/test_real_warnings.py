@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from headrace.agent.cluster.controller.topic_sizes import TopicSizes
+from headrace.agent.cluster.controller.cluster_metrics import TopicSizes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.cli.main import main
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -80,7 +80,7 @@ def test_counters_of_alerts_begin_with_zero() -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from headrace.agent.fetch.metrics import FetchMetrics
-    from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+    from headrace.agent.fetch.zone_cache.shared import ZoneCacheMetrics
 
     registry = CollectorRegistry()
     FetchMetrics(registry)

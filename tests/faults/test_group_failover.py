@@ -15,8 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from headrace.agent.cluster.elections import score
-from headrace.agent.cluster.electorate import group_role
+from headrace.agent.cluster.routing import group_role, score
 from tests.agent_process import AgentUnderTest
 from tests.faults.group_readers import READERS, Reader
 

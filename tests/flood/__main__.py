@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 
-from headrace.agent.listener.descriptors import raise_descriptor_limit
+from headrace.agent.listener.sockets import raise_descriptor_limit
 from load.machine_state import machine_state
 from tests.flood.run import run_flood
 from tests.flood.scripts import FLOODS

@@ -29,7 +29,7 @@ import psycopg
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.files import FileTrace
 from headrace.cli.bench.orders import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.cli.storage import format_bucket

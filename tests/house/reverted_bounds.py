@@ -11,18 +11,18 @@ from unittest import mock
 from headrace.agent.access.admin import delegation_tokens
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
 from headrace.agent.access.authorization import access
-from headrace.agent.access.quotas import enforcement, exchange, sharing
+from headrace.agent.access.quotas import enforcement, service
 from headrace.agent.fetch import sessions
-from headrace.agent.groups import new_groups
+from headrace.agent.groups import claims
+from headrace.agent.groups.claims import NewGroups
 from headrace.agent.groups.classic import group
 from headrace.agent.groups.consumer import coordinator
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
-from headrace.agent.groups.new_groups import NewGroups
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.offsets import group_offsets
-from headrace.agent.limits import stored_ids
+from headrace.agent.limits import client_texts
 from headrace.agent.limits.client_memory import ClientMemory
-from headrace.agent.transactions import add_request
-from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions import producer_requests
+from headrace.agent.transactions.producer_requests import InitProducerId
 from headrace.cli.process import logs
 from headrace.metastore.log import records as record_sizes
 from headrace.metastore.postgres.cluster import cluster
@@ -51,13 +51,13 @@ def _counts_entries_only(self: ClientMemory[object, object], size: int) -> bool:
 
 
 def _reports_of_any_size(patch: Patch) -> None:
-    right = sharing.encode_report
+    right = service.encode_report
 
-    def encode(report: sharing.Report) -> str:
-        with mock.patch.object(sharing, "REPORT_CHARACTERS", 1 << 40):
+    def encode(report: service.Report) -> str:
+        with mock.patch.object(service, "REPORT_CHARACTERS", 1 << 40):
             return right(report)
 
-    for module in (sharing, exchange):
+    for module in (service, service):
         patch.replace(module, "encode_report", encode)
 
 
@@ -67,7 +67,7 @@ def _records_of_any_size(patch: Patch) -> None:
 
 
 def _ids_of_any_length(patch: Patch) -> None:
-    for module in (stored_ids, new_groups, add_request):
+    for module in (client_texts, claims, producer_requests):
         patch.replace(module, "is_long", lambda group_id: False)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.agent.fetch.awaited import AwaitedLog
+from headrace.agent.fetch.handler import AwaitedLog
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.cli.process import shell as waiting

@@ -8,15 +8,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.agent.access.sasl.scram import MESSAGE_BYTES_MAX
+from headrace.agent.access.sasl.passwords import MESSAGE_BYTES_MAX
 from headrace.agent.fetch.index.shard_interest import SEEN_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
-from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
-from headrace.agent.limits.stored_ids import ID_BYTES_MAX
-from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
+from headrace.agent.limits.client_texts import ID_BYTES_MAX, PATTERN_CHARACTERS_MAX
+from headrace.agent.produce.requests import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.cli.process.http_server import WAIT_SECONDS
 from headrace.config.declared import declared

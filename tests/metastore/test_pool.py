@@ -174,8 +174,7 @@ def test_every_connection_of_a_pool_is_taken_where_errors_are_translated() -> No
         for path in sorted((ROOT / folder).rglob("*.py"))
         if re.search(r"(pool|readers|self)\.connection\(\)", path.read_text())
     ]
-    of_the_doctor = [f"metastore/postgres/diagnosis/{name}.py" for name in ("diagnosis", "pooler")]
-    assert takers == [*of_the_doctor, "metastore/postgres/statement.py"]
+    assert takers == ["metastore/postgres/diagnosis/diagnosis.py", "metastore/postgres/statement.py"]
     assert all("with translated(" in (ROOT / path).read_text() for path in takers)
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.elections import score
-from headrace.agent.cluster.electorate import group_role
+from headrace.agent.cluster.routing import group_role, score
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from tests.pauses.process import Process
 from tests.simulation import protocol

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.elections import score
-from headrace.agent.cluster.electorate import group_role
+from headrace.agent.cluster.routing import group_role, score
 from tests.agent.groups.groups_world import Front
 from tests.agent.topics.membership_world import ask as exchange
 from tests.pauses.clients import ELSEWHERE, PERIOD_SECONDS, VISIT_HEARTBEATS, ask

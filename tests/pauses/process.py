@@ -20,20 +20,19 @@ from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller.agent_links import AgentLink
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
-from headrace.agent.cluster.controller.controller_times import ControllerTimes
-from headrace.agent.cluster.controller.held_lease import HeldLease
+from headrace.agent.cluster.controller.rounds import ControllerTimes, HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.heartbeats import HeartbeatHealth
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.service import FetchService, FetchSurroundings
+from headrace.agent.peers.connection import PeerTerms
 from headrace.agent.peers.forwarding.service import ForwardService
-from headrace.agent.peers.terms import PeerTerms
 from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.pipeline import ProducePipeline
+from headrace.agent.serve.handlers import without_coordinator
 from headrace.agent.serve.housekeeping import Housekeeper
-from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.jobs import JobSchedule

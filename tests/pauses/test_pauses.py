@@ -14,8 +14,7 @@ from headrace.agent.cluster.controller.controller import Controller
 from headrace.agent.cluster.membership import Membership
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.groups.consumer import membership as consumer_membership
-from headrace.agent.groups.consumer.member import ConsumerMember
-from headrace.agent.groups.consumer.reconcile import reconcile
+from headrace.agent.groups.consumer.members import ConsumerMember, reconcile
 from headrace.agent.serve import housekeeping
 from headrace.metastore.api.read import Extent
 from tests.model import metastore_model
@@ -39,7 +38,7 @@ NEVER_MET = {
     "agent/produce/receive.py:Receiver.read_records#2": "likewise",
     "agent/produce/receive.py:Receiver.receive_later#2": "no producer is transactional",
     "agent/produce/receive.py:Receiver._check_producers#1": "likewise",
-    "agent/fetch/awaited.py:AwaitedLog._locate#3": "after a catch-up the index answers at once",
+    "agent/fetch/handler.py:AwaitedLog._locate#3": "after a catch-up the index answers at once",
     "agent/groups/held_groups.py:HeldGroups._follow_metadata#1": "there are few groups",
     "agent/groups/held_groups.py:HeldGroups._keep_time#2": "there are few groups",
     "agent/groups/held_groups.py:HeldGroups._look_at#1": "no claim is without an answer",
@@ -67,16 +66,16 @@ NEVER_MET = {
     "agent/cluster/controller/controller.py:Controller._on_gone#1": "no process is gone without leaving",
     "agent/cluster/controller/controller.py:Controller._on_gone#2": "likewise",
     "agent/cluster/controller/controller.py:Controller._succeed#1": "likewise",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._log_has_passwords#1": "the log has no password",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._repeat#1": "likewise",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#2": "likewise",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#7": "likewise",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#8": "likewise",
+    "agent/cluster/controller/upkeep_steps.py:MetadataSnapshots._log_has_passwords#1": "the log has no password",
+    "agent/cluster/controller/upkeep_steps.py:MetadataSnapshots._repeat#1": "likewise",
+    "agent/cluster/controller/upkeep_steps.py:MetadataSnapshots.keep#2": "likewise",
+    "agent/cluster/controller/upkeep_steps.py:MetadataSnapshots.keep#7": "likewise",
+    "agent/cluster/controller/upkeep_steps.py:MetadataSnapshots.keep#8": "likewise",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/fetch/handler.py:FetchHandler.handle#2": "ACLs are not enforced",
     "agent/fetch/handler.py:FetchHandler._serve_allowed#1": "likewise",
-    "agent/fetch/awaited.py:AwaitedLog._locate_acknowledged#2": "the index was brought up to date just before",
-    "agent/fetch/awaited.py:AwaitedLog._wait#1": "the index has been asked just before: it answers",
+    "agent/fetch/handler.py:AwaitedLog._locate_acknowledged#2": "the index was brought up to date just before",
+    "agent/fetch/handler.py:AwaitedLog._wait#1": "the index has been asked just before: it answers",
     "agent/fetch/zone_cache/shared.py:SharedCache._read#2": "what no neighbour sends is in this agent's memory",
     "agent/fetch/handler.py:FetchHandler._serve#1": "the image has every topic that consumers name",
     "agent/fetch/handler.py:FetchHandler._serve#3": "memory for answers is free",
@@ -91,31 +90,31 @@ NEVER_MET = {
     "agent/fetch/service.py:FetchService.close#2": "the metastore never goes back here: nothing is recorded",
     "agent/fetch/service.py:FetchService.close#3": "nothing in the bucket is damaged",
     "agent/fetch/service.py:FetchService.close#4": "no call to a neighbour is in progress when it closes",
-    "agent/fetch/zone_cache/service.py:ZoneCache.close#1": "likewise",
+    "agent/fetch/zone_cache/serving.py:ZoneCache.close#1": "likewise",
     "agent/fetch/zone_cache/shared.py:SharedCache.close#1": "likewise",
     "agent/fetch/zone_cache/serving.py:ZoneCacheServer._read#1": "the owner has what its neighbour asks for in memory",
-    "agent/fetch/zone_cache/asking.py:Peers._exchange#1": "two calls never open one connection at once",
+    "agent/fetch/zone_cache/shared.py:Peers._exchange#1": "two calls never open one connection at once",
     "agent/fetch/service.py:FetchService.close#5": "no load is in progress when it closes",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#3": "likewise",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "members of one address leave",
-    "agent/groups/members/heartbeat_coordinator.py:HeartbeatCoordinator.heartbeat#2": "consumer groups ask nothing",
-    "agent/groups/members/heartbeat_coordinator.py:HeartbeatCoordinator._refusal#1": "likewise",
-    "agent/groups/members/heartbeat_coordinator.py:HeartbeatCoordinator.heartbeat#4": "a thread matches patterns",
+    "agent/groups/members/heartbeats.py:HeartbeatCoordinator.heartbeat#2": "consumer groups ask nothing",
+    "agent/groups/members/heartbeats.py:HeartbeatCoordinator._refusal#1": "likewise",
+    "agent/groups/members/heartbeats.py:HeartbeatCoordinator.heartbeat#4": "a thread matches patterns",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._match#1": "likewise",
-    "agent/groups/members/heartbeat_coordinator.py:HeartbeatCoordinator.heartbeat#7": "no topic doubles",
+    "agent/groups/members/heartbeats.py:HeartbeatCoordinator.heartbeat#7": "no topic doubles",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._look#1": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#1": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#2": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#3": "likewise",
-    "agent/groups/members/heartbeat_coordinator.py:HeartbeatCoordinator.heartbeat#8": "the group has not moved",
+    "agent/groups/members/heartbeats.py:HeartbeatCoordinator.heartbeat#8": "the group has not moved",
     "agent/groups/offsets/group_offsets.py:GroupOffsets._store#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
     "agent/peers/forwarding/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before links are given up",
     "agent/peers/forwarding/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
-    "agent/peers/forwarding/serving.py:ForwardServer._outcome#1": "memory for answers is free",
-    "agent/peers/forwarding/serving.py:ForwardServer._outcome#3": "answers are short",
+    "agent/peers/forwarding/service.py:ForwardServer._outcome#1": "memory for answers is free",
+    "agent/peers/forwarding/service.py:ForwardServer._outcome#3": "answers are short",
 }
 """Awaits at which these schedules never wait, and what would take them there."""
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headrace.agent.fetch.lookup import up_to
+from headrace.agent.fetch.index.tail import up_to
 from headrace.metastore.api.read import (
     ALL_BYTES,
     NONE_OPEN,

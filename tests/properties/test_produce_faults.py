@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.produce import flush_queue
+from headrace.agent.produce import files
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.properties.produce_faults import (
     PARTITIONS,
@@ -150,7 +150,7 @@ def _live(seed: int, store_rate: float, metastore_rate: float, *, poison: bool =
 @settings(max_examples=examples(EXAMPLES))
 def test_the_answers_to_clients_are_true(seed: int, store_rate: float, metastore_rate: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush_queue, "SHARES_CALL_S", 3.0)  # well below the age at which this sweeper condemns
+        patch.setattr(files, "SHARES_CALL_S", 3.0)  # well below the age at which this sweeper condemns
         run = _live(seed, store_rate, metastore_rate)
     run.check_books()
     run.check_refusals()

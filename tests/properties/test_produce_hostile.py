@@ -7,11 +7,9 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.layout import lay_out
-from headrace.agent.produce.pending import PendingRequest, Refusal
-from headrace.agent.produce.transactional import judge_transactional
-from headrace.agent.produce.validate import RECORDS_MAX, Accepted, LoopWork, TopicRules, judge
+from headrace.agent.produce.requests import Arrival, PendingRequest, Refusal
+from headrace.agent.produce.upload import lay_out
+from headrace.agent.produce.validate import RECORDS_MAX, Accepted, LoopWork, TopicRules, judge, judge_transactional
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.commit import commit
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest

@@ -14,14 +14,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.zone_cache.shared import SharedCache
-from headrace.agent.produce import layout
-from headrace.agent.produce.buffer import ActiveBuffer
-from headrace.agent.produce.flush_budget import CommitPressure, FlushBudget, FlushTokens
-from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
-from headrace.agent.produce.trace import FlushReason
+from headrace.agent.produce import upload
+from headrace.agent.produce.files import FlushReason
+from headrace.agent.produce.flush_policy import (
+    CommitPressure,
+    FlushBudget,
+    FlushPolicy,
+    FlushTokens,
+    FlushVerdict,
+    Situation,
+)
+from headrace.agent.produce.flusher import ActiveBuffer
 from headrace.compactor import merge
 from headrace.compactor.rewrite import CopyBatches
 from headrace.metastore.api.commit import FileCommit
@@ -151,7 +157,7 @@ def _unknown_is_same(right: Any) -> Any:
 
 def _unsorted(patch: Patch) -> None:
     """The file is laid out in order of arrival, and the writer takes it."""
-    patch.replace(layout, "_partition_of", lambda run: 0)
+    patch.replace(upload, "_partition_of", lambda run: 0)
     _without_order_check(patch)
 
 

@@ -26,8 +26,8 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.fetch.index import segment_cache
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.segment_cache import SegmentCache
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, FeedKind, FeedPage, PartitionExtents
 from headrace.metastore.keys import partition_key

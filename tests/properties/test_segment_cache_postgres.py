@@ -22,7 +22,7 @@ import pytest
 
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.segment_cache import SegmentCache
-from headrace.agent.fetch.lookup import up_to
+from headrace.agent.fetch.index.tail import up_to
 from headrace.cli.segments import highest_offsets
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget

@@ -1,6 +1,6 @@
 """Readers of many speeds share the memory for replies: slow ones stop no other, and honest ones are not closed.
 
-Place: the real memory, shares and speeds (agent/listener/reply_memory.py, reading_speed.py); a clock moves the readers.
+Place: the real memory, shares and speeds (agent/listener/memory.py); a clock moves the readers.
 A crew of connections asks for 50 MiB each and reads nothing, a byte, or a little, again and again; with it there are a
 quick reader, one on a line of 0.1 MB/s, and a client that asks for Metadata. Planted bugs are caught.
 """
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.agent.listener import reply_memory
-from headrace.agent.listener.reading_speed import ReadingSpeed
-from headrace.agent.listener.reply_memory import SMALL_BYTES, ConnectionReplies, ReplyMemory
+from headrace.agent.listener import memory as reply_memory
+from headrace.agent.listener.memory import SMALL_BYTES, ConnectionReplies, ReadingSpeed, ReplyMemory
 from tests.patch import Patch
 from tests.planted import PlantedBugs, Trial
 

@@ -19,17 +19,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
 from headrace.agent.fetch.service import FetchService, FetchSurroundings
-from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.listener.host import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.files import FileTrace
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
-from headrace.agent.produce.trace import FileTrace
-from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.agent.transactions.producer_requests import InitProducerId
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey

@@ -8,18 +8,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.files.assemble import Batches
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.seek import Seeker
-from headrace.agent.fetch.files.walk import BatchStart
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds, Marks
+from headrace.agent.fetch.files.walk import Batches, BatchStart
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.own_commits import AcknowledgedEnds, Marks
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.sessions import Exchange, Ref
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.stages import StoredFile
+from headrace.agent.produce.files import StoredFile
 from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from headrace.storage.segment.file_range import RangeBytes

@@ -9,14 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce import flusher, join, pipeline, upload
+from headrace.agent.produce import flusher, pipeline, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.files import FlushedFile, FlushQueue, FlushReason, LaidOutFile
 from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
-from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
-from headrace.agent.produce.pending import PendingRequest, not_stored
-from headrace.agent.produce.stages import LaidOutFile
-from headrace.agent.produce.trace import FlushReason
+from headrace.agent.produce.requests import PendingRequest, not_stored
 from headrace.agent.produce.upload import Uploader
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
@@ -206,7 +204,7 @@ def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
 @bug("W11", Kind.DUPLICATE, Kind.CORRUPT)
 def idempotent_batches_are_merged(patch: Patch) -> None:
     """Batches that carry a producer id are merged like any other, and lose it."""
-    patch.replace(join, "_is_small", lambda header, max_bytes: header.record_count <= join.RECORDS_MAX)
+    patch.replace(upload, "_is_small", lambda header, max_bytes: header.record_count <= upload.RECORDS_MAX)
 
 
 @bug("W3", Kind.UNSTORED, Kind.UNACCOUNTED, Kind.LOST, Kind.STUCK, Kind.CORRUPT)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.batches import PlacedBatch
-from headrace.agent.produce.flush_queue import FlushedFile
+from headrace.agent.produce.files import CommittingFile, FlushedFile
 from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.refused_sequences import RefusedSequences
-from headrace.agent.produce.stages import CommittingFile
+from headrace.agent.produce.requests import PlacedBatch
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
 from tests.patch import Patch
 from tests.simulation.bug import bug

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
-from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.agent.fetch.zone_cache.shared import Peers, SharedCache
 from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.patch import Patch
 from tests.simulation.bug import bug

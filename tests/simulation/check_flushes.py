@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.agent.produce.files import EARLY_REASONS, FileTrace, FlushReason
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
 from headrace.agent.produce.pipeline import flush_limits
-from headrace.agent.produce.trace import EARLY_REASONS, FileTrace, FlushReason
 from tests.simulation.problems import Kind, Problem
 
 if TYPE_CHECKING:

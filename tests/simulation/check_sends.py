@@ -125,7 +125,7 @@ def _check_successors(attempts: Sequence[Attempt]) -> Iterator[Problem]:
     """When a batch fails finally, the batches that the agent had received behind it fail too.
 
     But for files that within their first minute are condemned, or too old by a clock that jumped: files
-    of that age are committed together (agent/produce/flush_queue.py), because no real sweeper is so quick.
+    of that age are committed together (agent/produce/files.py), because no real sweeper is so quick.
     """
     for position, failed in enumerate(attempts):
         if failed.code not in FAILED_FILE or failed.settled_at is None:

@@ -12,7 +12,7 @@ import pytest
 from headrace.agent.fetch.share.deliver import ShareDelivery
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
-from headrace.agent.groups.share import acknowledgements, share_partition
+from headrace.agent.groups.share import in_flight, share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
@@ -181,8 +181,8 @@ def _released_is_done(right: Any) -> Any:
 
 def _freed_as(wrong: Callable[[Any], Any]) -> Callable[[Patch], object]:
     def plant(patch: Patch) -> None:
-        freed = wrong(acknowledgements.freed)
-        patch.replace(acknowledgements, "freed", freed)
+        freed = wrong(in_flight.freed)
+        patch.replace(in_flight, "freed", freed)
         patch.replace(share_partition, "freed", freed)
 
     return plant

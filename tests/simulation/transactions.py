@@ -22,8 +22,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.tail import LookupStatus, stable_part
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionState, TransactionVerdict

@@ -1,9 +1,11 @@
-"""Finds what a client may do, by the newest metadata image, and reports what was denied.
+"""Decides what a client may do, by the newest metadata image; denials are counted, logged, audited.
 
-Place: made once by each listener's owner (agent/serve/broker.py, agent/serve/controller/controller_endpoint.py); asked
-for each request.
-Invariant: a decision uses the ACLs of the agent's newest image. So a changed ACL acts on an agent as soon as that agent
-has read the metadata log so far, also on open connections. A client without a principal is User:ANONYMOUS.
+Place: made once by each listener's owner (agent/serve/broker.py, agent/serve/controller_role.py); asked for each
+request. DenialLog counts each denial, writes it to the log, and hands it to the audit log.
+Invariant: a decision uses the ACLs of the agent's newest image. So a changed ACL acts on an agent as soon as that
+agent has read the metadata log so far, also on open connections. A client without a principal is User:ANONYMOUS. The
+same denial reaches the logs once a minute at most, however often a client repeats it, with the number of all since
+the last time. All of them are counted.
 """
 
 from __future__ import annotations
@@ -12,14 +14,28 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.agent.access.authorization.access import FULL_ACCESS, Access, AclAccess, new_decisions
-from headrace.agent.access.authorization.acl_index import EMPTY, Subject, canonical_host
+from prometheus_client import CollectorRegistry, Counter
+
+from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.authorization.access import (
+    EMPTY,
+    FULL_ACCESS,
+    Access,
+    AclAccess,
+    Subject,
+    canonical_host,
+    new_decisions,
+)
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.own_requests import api_name
 from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
+from headrace.storage.client_text import shown
+from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+from headrace.storage.repetition import Repetitions
 
 logger = logging.getLogger(__name__)
 
@@ -134,3 +150,44 @@ class Authorizer:
         )
         for report in self.on_denied:
             report(request, denial)
+
+
+class DenialLog:
+    """Denial log for one agent."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry, audit: AuditLog) -> None:
+        self._clock, self._audit = clock, audit
+        self._denials = Repetitions()
+        self._count = Counter(
+            "headrace_authorization_denied",
+            "Operations that ACLs did not allow, by API and operation.",
+            ["api", "operation"],
+            registry=registry,
+        )
+
+    def __call__(self, request: Request, denial: Denial) -> None:
+        self._count.labels(api_name(denial.api_key), denial.operation.name).inc()
+        left_out = self._denials.left_out(denial, self._clock.monotonic())
+        if left_out is None:
+            return
+        resource = f"{denial.resource_type.name}:{denial.resource_name}"
+        logger.warning(  # without LIMITED: a client may invent any number of names
+            "denied: principal=%s operation=%s resource=%s api=%s client_id=%r count=%d",
+            request.connection.principal or ANONYMOUS,
+            denial.operation.name,
+            shown(resource),
+            api_name(denial.api_key),
+            shown(request.client_id),
+            left_out + 1,
+        )
+        self._audit.denied(request, denial.operation.name, resource, count=left_out + 1)
+
+
+def reporting_authorizer(
+    settings: Settings, view: ClusterView, clock: Clock, registry: CollectorRegistry, audit: AuditLog
+) -> Authorizer:
+    """An authorizer that counts and writes down what it denies, with the ACLs of the view's present image."""
+    authorizer = Authorizer(settings, view)
+    authorizer.refresh()
+    authorizer.on_denied.append(DenialLog(clock, registry, audit))
+    return authorizer

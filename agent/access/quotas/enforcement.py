@@ -1,31 +1,47 @@
 """Enforces client quotas on the requests of one agent.
 
-Place: asked by the listener for each request while any quota is set; by the handlers that change partitions
-(mutations.py); by the listener's admission for new connections.
+Place: asked by the listener for each request while any quota is set, and by its admission for new connections.
+CreateTopics, CreatePartitions and DeleteTopics ask MutationQuota topic by topic: controller_mutation_rate limits the
+partitions that one request may create or delete. QuotaMetrics shows what is used.
 Invariant: without quotas the listener does not ask at all. A use always counts, also of a request that fails.
 What a client sent is counted when it arrives and what it gets when the answer is made; both before the throttle time
 is computed, so that the connection is muted for as long as the answer says.
-Source: KIP-13, KIP-124 (request time), KIP-219 (answer at once, then mute), KIP-599 (mutations), KIP-612 (connections).
+A topic is admitted as a whole while nothing is owed. From the version on that knows THROTTLING_QUOTA_EXCEEDED, the
+others are refused with it and nothing happens to them; below it they are admitted, and the connection is throttled
+for longer.
+At most CLIENTS_MAX clients are named in metrics at a time, and names come from clients: Prometheus' client escapes
+them. Kafka's names: `byte-rate`, `request-time` and `tokens` are `headrace_quota_used`, with the quota's key as a
+label; `throttle-time` is `headrace_quota_throttle_time_seconds`.
+Source: KIP-13, KIP-124 (request time), KIP-219 (answer at once, then mute), KIP-599 (mutations), KIP-612
+(connections).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from itertools import islice
 from typing import Any
 
-from headrace.agent.access.quotas.bucket import BURST_SECONDS, MUTATION_BURST_SECONDS, Bucket, SharedBucket
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from headrace.agent.access.quotas.limits import (
+    BURST_SECONDS,
     CONNECTION,
     FETCH,
     MUTATION,
+    MUTATION_BURST_SECONDS,
     PRODUCE,
     REQUEST,
     SHARED,
+    Bucket,
     BucketKey,
     Limit,
     QuotaTable,
+    SharedBucket,
 )
-from headrace.agent.access.quotas.metrics import QuotaMetrics
 from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage
@@ -33,6 +49,61 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import ANONYMOUS, Request, Response
 from headrace.storage.clock import Clock
+
+CLIENTS_MAX = 1_000
+_LABELS = ["quota", "user", "client_id"]
+
+Buckets = Callable[[], Iterator[tuple[BucketKey, Bucket]]]
+
+
+class QuotaMetrics(Collector):
+    """Quota metrics of one agent."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._buckets: Buckets = lambda: iter(())
+        self._throttled: defaultdict[str, float] = defaultdict(float)
+        self._times: defaultdict[str, int] = defaultdict(int)
+        self.exchange_failures = 0
+        registry.register(self)
+
+    def watch(self, buckets: Buckets) -> None:
+        """Read them when Prometheus asks."""
+        self._buckets = buckets
+
+    def throttled(self, key: BucketKey, seconds: float) -> None:
+        """An answer said that its client is throttled for so long."""
+        self._times[key.kind] += 1
+        self._throttled[key.kind] += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by prometheus-client for every scrape."""
+        times = CounterMetricFamily("headrace_quota_throttled", "Answers with a throttle time.", labels=["quota"])
+        seconds = CounterMetricFamily(
+            "headrace_quota_throttle_time_seconds", "Sum of the throttle times in answers.", labels=["quota"]
+        )
+        for kind, count in list(self._times.items()):
+            times.add_metric([kind], count)
+            seconds.add_metric([kind], self._throttled[kind])
+        yield times
+        yield seconds
+        used = CounterMetricFamily(
+            "headrace_quota_used", "What a client used at this agent since it was last idle.", labels=_LABELS
+        )
+        share = GaugeMetricFamily(
+            "headrace_quota_share", "This agent's share of a client's quota, per second.", labels=_LABELS
+        )
+        for key, bucket in islice(self._buckets(), CLIENTS_MAX):
+            labels = [key.kind, key.user or "", key.client_id or ""]
+            used.add_metric(labels, bucket.used)
+            share.add_metric(labels, bucket.share)
+        yield used
+        yield share
+        failures = CounterMetricFamily(
+            "headrace_quota_exchange_failures", "Exchanges with other agents that failed: shares stay as they were."
+        )
+        failures.add_metric([], self.exchange_failures)
+        yield failures
+
 
 BUCKETS_MAX = 10_000
 """More clients than this at one time share one bucket per kind: names are free, memory is not."""
@@ -234,3 +305,60 @@ class QuotaEnforcer:
             limits = {kind: limit.key for kind, limit in found.items() if limit is not None}
             self._limits.put(client, limits)
         return limits
+
+
+MESSAGE = "The throttling quota has been exceeded."
+"""Kafka's words."""
+_FIRST_STRICT = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+
+
+class MutationQuota:
+    """Quota of one request without a limit."""
+
+    def admits(self, partitions: int) -> bool:
+        """Return whether so many partitions may be created or deleted now; they count then."""
+        return True
+
+    def throttle(self, response: Response) -> Response:
+        """The response, with the time for which its client is throttled."""
+        return response
+
+
+class LimitedMutations(MutationQuota):
+    """Quota of one request with a limit."""
+
+    def __init__(self, enforcer: QuotaEnforcer, key: BucketKey, *, is_strict: bool) -> None:
+        self._enforcer, self._key, self._is_strict = enforcer, key, is_strict
+
+    def admits(self, partitions: int) -> bool:
+        if self._is_strict and self._enforcer.spend(self._key, 0.0):
+            return False
+        self._enforcer.spend(self._key, partitions)
+        return True
+
+    def throttle(self, response: Response) -> Response:
+        response.throttle_seconds = self._enforcer.spend(self._key, 0.0)
+        if response.throttle_seconds:
+            self._enforcer.metrics.throttled(self._key, response.throttle_seconds)
+        return response
+
+
+MutationQuotas = Callable[[Request], MutationQuota]
+_NO_LIMIT = MutationQuota()
+
+
+def unlimited(request: Request) -> MutationQuota:
+    """Return unlimited quotas, for handlers without quotas."""
+    return _NO_LIMIT
+
+
+def mutation_quotas(enforcer: QuotaEnforcer) -> MutationQuotas:
+    """Return the quotas of changes by the quotas of the newest image."""
+
+    def of(request: Request) -> MutationQuota:
+        key = enforcer.mutation_key(request)
+        if key is None:
+            return _NO_LIMIT
+        return LimitedMutations(enforcer, key, is_strict=request.api_version >= _FIRST_STRICT[ApiKey(request.api_key)])
+
+    return of

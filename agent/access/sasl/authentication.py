@@ -23,12 +23,10 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
-from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.access.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
 from headrace.agent.access.sasl.oauthbearer import OauthBearerExchange
-from headrace.agent.access.sasl.plain import PlainExchange
-from headrace.agent.access.sasl.scram import ScramExchange
-from headrace.agent.cluster.brief_catch_up import catch_up_briefly
+from headrace.agent.access.sasl.passwords import Credentials, PlainExchange, ScramExchange
+from headrace.agent.cluster.view import catch_up_briefly
 from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.scram_keys import MECHANISMS

@@ -1,6 +1,6 @@
 """What a mechanism is: an exchange of messages that ends with a principal or with a failure.
 
-Place: implemented by scram.py, plain.py, oauthbearer.py; driven by authentication.py.
+Place: implemented by passwords.py and oauthbearer.py; driven by authentication.py.
 """
 
 from __future__ import annotations

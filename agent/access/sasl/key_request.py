@@ -1,6 +1,6 @@
 """One request for the key set of OAUTHBEARER's tokens.
 
-Place: under token_keys.py, loaded only by an agent that gets its keys over HTTPS.
+Place: under oauthbearer.py, loaded only by an agent that gets its keys over HTTPS.
 Invariant: bounded in time and bytes; redirects are not followed.
 """
 

@@ -1,22 +1,159 @@
-"""OAUTHBEARER: a signed JSON Web Token says who the client is and for how long.
+"""OAUTHBEARER: a signed JSON Web Token says who the client is, until when.
 
-Place: a mechanism of authentication.py.
-Invariant: a token counts only with a signature by a key of the key set (token_keys.py), an expiry in the future, and
+Place: a mechanism of authentication.py. TokenKeys are the public keys that sign the tokens: a JSON Web Key Set in a
+file, or behind an HTTPS address (key_request.py); they are asked for each token, and `run` is a task of the agent.
+Invariant: a token counts only with a signature by a key of the key set, an expiry in the future, and
 the expected audience and issuer. Only asymmetric algorithms: the keys of the set are public.
+Keys that cannot be renewed stay in use. A client that shows tokens with made-up key ids causes at most one
+request per UNKNOWN_KEY_SECONDS. A key that the issuer means for something other than signatures verifies none.
+Redirects are not followed: the keys come from the host that the operator named.
 Source: RFC 7628, RFC 7517, RFC 7519; KIP-255, KIP-768 (names of the settings).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import jwt
 
 from headrace.agent.access.sasl.exchange import Authenticated, AuthenticationFailed
-from headrace.agent.access.sasl.token_keys import TokenKeys
+from headrace.agent.access.tls import FileWatch
+from headrace.config.addresses import shown_address, without_logins
+from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
 from headrace.storage.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_KEY_SECONDS = 10.0
+_SETTING = "sasl.oauthbearer.jwks.endpoint.url"
+_UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError, TimeoutError)
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+class TokenKeys(Protocol):
+    """Token keys for one event loop."""
+
+    async def key(self, key_id: str | None) -> Any:
+        """The key with this id; without an id the only key. AuthenticationFailed if there is none."""
+
+    async def run(self) -> None:
+        """Renew the keys for as long as it runs; returns if there is nothing to do."""
+
+
+def token_keys(settings: SecuritySettings, clock: Clock) -> TokenKeys:
+    """Return the token keys of sasl.oauthbearer.jwks.endpoint.url. ConfigError if a file is no key set."""
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    if url.startswith("file://"):
+        return FileKeys(url.removeprefix("file://"), clock)
+    from headrace.agent.access.sasl.key_request import fetch  # here: no other agent needs an HTTP client
+
+    return FetchedKeys(settings, clock, fetch)
+
+
+class FileKeys:
+    """Implements TokenKeys: the key set of a file, read again when it changes."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._path, self._watch = path, FileWatch([path], clock)
+        try:
+            self._keys = self._load()
+        except _UNUSABLE as error:
+            raise ConfigError(f"{_SETTING}: no JSON Web Key Set: {path}: {error}") from error
+
+    async def key(self, key_id: str | None) -> Any:
+        if self._watch.changed():
+            try:
+                self._keys = self._load()
+            except _UNUSABLE as error:
+                logger.error("keys of tokens not reloaded, the earlier ones stay in use: %s: %s", self._path, error)
+        return _chosen(self._keys, key_id)
+
+    async def run(self) -> None:
+        """A change is seen when a token comes."""
+
+    def _load(self) -> list[Any]:
+        with open(self._path, "rb") as file:
+            return _key_set(file.read())
+
+
+class FetchedKeys:
+    """Implements TokenKeys: the key set of an HTTPS address."""
+
+    def __init__(self, settings: SecuritySettings, clock: Clock, fetch: Fetch) -> None:
+        self._url, self._clock, self._fetch = settings.sasl_oauthbearer_jwks_endpoint_url, clock, fetch
+        self._shown = shown_address(self._url)
+        self._refresh_seconds = settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
+        self._backoff_seconds = settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000
+        self._backoff_seconds_max = settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
+        self._keys: list[Any] = []
+        self._refreshing: asyncio.Task[bool] | None = None
+        self._forced_at = float("-inf")
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            failures = 0 if await self._refresh() else failures + 1
+            backoff = min(self._backoff_seconds * 2.0 ** min(failures - 1, 30), self._backoff_seconds_max)
+            await self._clock.sleep(backoff if failures else self._refresh_seconds)
+
+    async def key(self, key_id: str | None) -> Any:
+        """Waits for a refresh if the key is not known: the issuer may have replaced its keys."""
+        try:
+            return _chosen(self._keys, key_id)
+        except AuthenticationFailed:
+            now = self._clock.monotonic()
+            if now - self._forced_at < UNKNOWN_KEY_SECONDS:
+                raise
+            self._forced_at = now
+        await self._refresh()
+        return _chosen(self._keys, key_id)
+
+    async def _refresh(self) -> bool:
+        """Return whether it worked; all callers share one request."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._refreshing)
+
+    async def _ask(self) -> bool:
+        try:
+            keys = _key_set(await self._fetch(self._url))
+        except _UNUSABLE as error:
+            said = without_logins(repr(error))
+            logger.warning("keys of tokens not refreshed: url=%s keys=%d error=%s", self._shown, len(self._keys), said)
+            return False
+        if [key.key_id for key in keys] != [key.key_id for key in self._keys]:
+            logger.info("keys of tokens: url=%s ids=%s", self._shown, [key.key_id for key in keys])
+        self._keys = keys
+        return True
+
+
+def _key_set(text: bytes) -> list[Any]:
+    """The keys for signatures: an issuer also publishes those that others encrypt with."""
+    found = json.loads(text)
+    keys = [key for key in found.get("keys", []) if _verifies(key)]
+    if found.get("keys") and not keys:
+        raise ValueError("no key of the set is for signatures (use, key_ops)")
+    return list(jwt.PyJWKSet.from_dict(found | {"keys": keys}).keys)
+
+
+def _verifies(key: dict[str, Any]) -> bool:
+    """Return whether the issuer means the key for signatures (RFC 7517, 4.2 and 4.3)."""
+    operations = key.get("key_ops", ["verify"])
+    return key.get("use", "sig") == "sig" and isinstance(operations, list) and "verify" in operations
+
+
+def _chosen(keys: list[Any], key_id: str | None) -> Any:
+    found = [key for key in keys if key_id in (None, key.key_id)]
+    if len(found) != 1:
+        raise AuthenticationFailed("the token's key is not in the key set")
+    return found[0].key
+
 
 _MESSAGE = re.compile(rb"[ny],(?:a=([^,]*))?,\x01((?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

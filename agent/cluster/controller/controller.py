@@ -8,7 +8,7 @@ controller_steps: one table of what it judges and does, and how often. Clients d
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before
 the request was sent, has expired. After a crash, a standby takes over within the lease; at once if it finds that the
-process is gone (agent_links.py, decisions/0044). A step that fails is left out for a while (controller_step.py). If
+process is gone (agent_links.py, decisions/0044). A step that fails is left out for a while (rounds.py). If
 whole rounds fail, the role is resigned and not taken for ABSTAIN_SECONDS: a lease without work is worse than none.
 Source: KIP-631, the controller; Postgres replaces the Raft quorum.
 """
@@ -25,16 +25,23 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 
 from headrace.agent.cluster.controller.agent_links import AgentLinks, Connect, open_link
-from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
-from headrace.agent.cluster.controller.controller_step import ControllerStep, ControllerSteps, TopicsWhere, always
-from headrace.agent.cluster.controller.controller_times import TURNS_PER_LEASE, ControllerTimes
-from headrace.agent.cluster.controller.held_lease import HeldLease
-from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
-from headrace.agent.cluster.controller.partition_steps import PartitionSteps
-from headrace.agent.cluster.controller.schedules import JobSchedules
-from headrace.agent.cluster.controller.setting_agreement import SettingRecorder, lacks_values
-from headrace.agent.cluster.controller.topic_sizes import TopicSizes
-from headrace.agent.cluster.controller.transaction_ends import TransactionEnds
+from headrace.agent.cluster.controller.cluster_metrics import ConsumerLags, TopicSizes
+from headrace.agent.cluster.controller.completing_steps import PartitionSteps, TransactionEnds
+from headrace.agent.cluster.controller.rounds import (
+    TURNS_PER_LEASE,
+    ControllerStep,
+    ControllerSteps,
+    ControllerTimes,
+    HeldLease,
+    TopicsWhere,
+    always,
+)
+from headrace.agent.cluster.controller.upkeep_steps import (
+    JobSchedules,
+    MetadataSnapshots,
+    SettingRecorder,
+    lacks_values,
+)
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.config.listeners import listeners
 from headrace.metastore.api.controller import ControllerLease

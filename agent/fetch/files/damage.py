@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.agent.fetch.damage_notes import DamageNotes
-from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.start_points import FileIndex
 from headrace.agent.fetch.files.walk import BatchStart
+from headrace.agent.fetch.loss_notes import DamageNotes
 from headrace.metastore.api.read import DataExtent, Extent, run_of
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, DamagedError, UnavailableError

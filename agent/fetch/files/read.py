@@ -1,12 +1,16 @@
 """Reads byte ranges of segment files, grouped so that the store gets few, large reads.
 
-Place: between the located extents and the iteration over their batches.
+Place: between the located extents and the iteration over their batches. ReadTurns is around each read of a
+historical range, also of one that is read ahead (read_ahead.py).
 Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
-the high watermark use the cache. Historical readers do not fill it: what is loaded ahead for them is in a smaller cache
-of replays. They use a part of the store's connections at a time, and less while flush files are uploaded
-(read_turns.py), so that a backfill slows down neither producers nor readers at the log end.
-Long runs that the store has at once are not kept, and need no connection; all readers together copy one in each turn of
-the event loop.
+the high watermark use the cache. Historical readers do not fill it: what is loaded ahead for them is in a smaller
+cache of replays. They use a part of the store's connections at a time, so that a backfill slows down neither
+producers nor readers at the log end: at most `most` historical reads are in progress, and none begins while
+`beside_uploads` are and flush files are being uploaded, or were within a second. So a PUT shares connections and
+bandwidth with few of them, and replays never stop. Reads begin in the order in which they asked. A read that is in
+progress when an upload begins is not stopped: it is short.
+Long runs that the store has at once are not kept, and need no connection; all readers together copy one in each turn
+of the event loop.
 """
 
 from __future__ import annotations
@@ -14,16 +18,66 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from headrace.agent.fetch.files.cache import ChunkCache
-from headrace.agent.fetch.files.read_turns import ReadTurns
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.shared import SharedCache
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.segment.file_range import FileRange, RangeBytes
+
+READS_MAX = 16
+"""A quarter of s3.max.connections."""
+READS_BESIDE_UPLOADS = 4
+
+
+class ReadTurns:
+    """`async with turns:` around a read. `uploading` says whether flush files are being uploaded."""
+
+    def __init__(
+        self, uploading: Callable[[], bool], *, most: int = READS_MAX, beside_uploads: int = READS_BESIDE_UPLOADS
+    ) -> None:
+        self._uploading = uploading
+        self._most = most
+        self._beside_uploads = beside_uploads
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.running = 0
+        """Reads in progress."""
+
+    async def __aenter__(self) -> None:
+        if not self._waiting and self.running < self._limit():
+            self.running += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it got its turn, and was cancelled before it ran
+                self._end()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """A read ended: give its turn on. While any read waits, one is in progress, so this is called again."""
+        self.running -= 1
+        while self._waiting and self.running < self._limit():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.running += 1
+                turn.set_result(None)
+
+    def _limit(self) -> int:
+        return self._beside_uploads if self._uploading() else self._most
+
 
 READ_AHEAD_SHARE = 4
 """What one response reads ahead is at most this part of the cache: more would be evicted before it is sent."""

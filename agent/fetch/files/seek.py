@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.agent.fetch.files.damage import Damage
-from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
-from headrace.agent.fetch.files.resume import ResumeHints
+from headrace.agent.fetch.files.start_points import FileIndex, ResumeHints
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, first_size, start_of, walk
 from headrace.metastore.api.read import DataExtent, Extent
 from headrace.storage.errors import CorruptError, HeadraceError

@@ -22,11 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
-from headrace.agent.fetch.index.appended import appended_extents
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import LOOK_AGAIN, TailIndex
-from headrace.agent.fetch.index.own_commits import OwnCommits
+from headrace.agent.fetch.index.own_commits import AcknowledgedEnds, OwnCommits, appended_extents
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.commit import FileAnswer, FileCommit

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.index.assigned_followers import assigned_shards
 from headrace.agent.fetch.index.index import TailIndex
-from headrace.agent.fetch.index.shard_interest import FollowPolicy, FollowReason, ShardInterest
+from headrace.agent.fetch.index.shard_interest import FollowPolicy, FollowReason, ShardInterest, assigned_shards
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import FeedPage

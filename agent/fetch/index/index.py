@@ -20,11 +20,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 
-from headrace.agent.fetch.index.dropped import DroppedPartitions, LogStartMark
-from headrace.agent.fetch.index.file_ends import FileEnds
 from headrace.agent.fetch.index.segment_cache import SegmentCache
-from headrace.agent.fetch.index.tail import Tail
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, is_seamless, up_to
+from headrace.agent.fetch.index.tail import (
+    DroppedPartitions,
+    FileEnds,
+    LogStartMark,
+    Lookup,
+    LookupStatus,
+    Tail,
+    is_seamless,
+    up_to,
+)
 from headrace.metastore.api.read import NONE_OPEN, Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.keys import commit_shard
 

@@ -1,17 +1,155 @@
-"""One partition's newest extents and offsets, as far as this agent knows them.
+"""What the tail index holds of partitions: newest extents, the look-ups made of them, ends of files, recent drops.
 
-Place: in the tail index (index.py), which fills it from the commit feed, the primary's answers and this agent's
-commits.
-Invariant: `extents` have no gap. Those that this agent committed and the feed has not brought stay in `ahead` until it
-does, or brings something else in their place: then they are lost.
+Place: in the tail index (index.py), which fills a Tail from the commit feed, the primary's answers and this agent's
+commits. A Lookup is the result of one extent query: what is known about one partition of a fetch. It is made by
+index.py, or by locate.py from the metastore's answer; read by handler.py and deliver.py.
+Invariant: extents of a Tail and of a Lookup are in offset order, without a gap; the first of a Lookup contains the
+requested offset. Extents that this agent committed and the feed has not brought stay in `ahead` until it does, or
+brings something else in their place: then they are lost.
+A log start that was asked for before its partition was dropped (it was deleted, or its log start moved back) is not
+true any more. Bounded: of more than DROPPED_MAX partitions, those that were dropped first count as if they were not;
+calls that are under way are short. How far a file is read ahead depends on where its last live byte is that the feed
+mentioned: of more than FILES_MAX files, the one that was mentioned first is forgotten first.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import enum
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
-from headrace.metastore.api.read import NONE_OPEN, AbortedRange, Extent
+from headrace.metastore.api.read import NONE_OPEN, AbortedRange, Extent, ExtentQuery
+
+
+class LookupStatus(enum.Enum):
+    """The result of a partition's look-up."""
+
+    FOUND = enum.auto()
+    OUT_OF_RANGE = enum.auto()
+    GONE = enum.auto()
+    """Deleted: the partition does not exist any more."""
+    UNAVAILABLE = enum.auto()
+    """The metastore was needed and did not answer."""
+    FENCED = enum.auto()
+    """What is there has a later leader epoch than the one that the reader knows."""
+
+
+class Lookup(NamedTuple):
+    """Answer to one ExtentQuery. Offsets are -1 if unknown."""
+
+    status: LookupStatus
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    extents: Sequence[Extent] = ()
+    """The extents from the one with the offset on, in order; empty at the high watermark."""
+    recent: bool = False
+    """These extents reach the high watermark or come from the index: other readers will need them too."""
+    cut: bool = False
+    """The budget of the look-up ended here: there is more to read now, and the next fetch finds it."""
+    last_stable_offset: int = -1
+    """No later than the partition's: below it, `aborted` has everything that a reader must skip."""
+    aborted: Sequence[AbortedRange] = ()
+    """Those with offsets in `extents`, and maybe later ones."""
+
+
+def known_part(lookup: Lookup, leader_epoch: int) -> Lookup:
+    """Return what a reader that names the leader epoch it knows may get: extents up to that epoch; all for -1.
+
+    A client that gets records of a later epoch, while it asks where its own one ended, takes the answer for a
+    truncation and reads again from there (KIP-320). Kafka's old leader has no such records.
+    """
+    if leader_epoch < 0 or not lookup.extents or lookup.extents[-1].leader_epoch <= leader_epoch:
+        return lookup
+    extents = [extent for extent in lookup.extents if extent.leader_epoch <= leader_epoch]
+    return lookup._replace(extents=extents) if extents else lookup._replace(status=LookupStatus.FENCED, extents=())
+
+
+def stable_part(query: ExtentQuery, lookup: Lookup) -> Lookup:
+    """Return what a reader with isolation read_committed finds: the extents with stable offsets from its offset on."""
+    end = lookup.last_stable_offset
+    if lookup.status is not LookupStatus.FOUND or not lookup.extents or lookup.extents[-1].last_offset < end:
+        return lookup
+    extents = [extent for extent in lookup.extents if query.offset < end and extent.base_offset < end]
+    return lookup._replace(extents=extents, cut=False)
+
+
+def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:
+    """`extents[first:]` until they hold `max_bytes`; at least one."""
+    held = 0
+    for end in range(first, len(extents)):
+        held += extents[end].length
+        if held >= max_bytes:
+            return extents[first : end + 1]
+    return extents[first:]
+
+
+def is_seamless(extents: Sequence[Extent], offset: int) -> bool:
+    """Return whether extents hold the offset and what is behind it, each offset once; False if there are none."""
+    if not extents or extents[0].base_offset > offset:
+        return False
+    end = extents[0].base_offset
+    for extent in extents:
+        if extent.base_offset != end:
+            return False
+        end = extent.last_offset + 1
+    return True
+
+
+DROPPED_MAX = 65_536
+
+
+class LogStartMark(NamedTuple):
+    """When the primary was asked for a log start: in which history, and generation of the index."""
+
+    history: int
+    generation: int
+
+
+class DroppedPartitions:
+    """The generation of the index in which each partition was dropped, by its key."""
+
+    def __init__(self) -> None:
+        self._dropped: OrderedDict[int, int] = OrderedDict()
+
+    def note(self, keys: Iterable[int], generation: int) -> None:
+        """Note that these were dropped."""
+        for key in keys:
+            self._dropped[key] = generation
+            self._dropped.move_to_end(key)
+        while len(self._dropped) > DROPPED_MAX:
+            self._dropped.popitem(last=False)
+
+    def was_dropped(self, key: int, since: LogStartMark) -> bool:
+        """Return whether the partition was dropped since then."""
+        return self._dropped.get(key, 0) > since.generation
+
+
+FILES_MAX = 8_192
+"""Number of files with a known live end."""
+
+
+class FileEnds:
+    """Byte positions by file."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[uuid.UUID, int] = OrderedDict()
+
+    def note(self, extent: Extent) -> None:
+        """Note an extent; a marker is in no file."""
+        if (file_id := extent.file_id) is not None:
+            self._ends[file_id] = max(extent.position + extent.length, self._ends.get(file_id, 0))
+            if len(self._ends) > FILES_MAX:
+                self._ends.popitem(last=False)
+
+    def end_of(self, file_id: uuid.UUID) -> int:
+        """Return the position behind the last one; 0 if none is known."""
+        return self._ends.get(file_id, 0)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._ends.clear()
 
 
 class Tail:

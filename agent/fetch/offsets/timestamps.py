@@ -1,11 +1,16 @@
-"""The first record that is new enough: the second half of a look-up by timestamp.
+"""The record that ListOffsets finds by time: the first that is new enough, or the newest one (KIP-734).
 
-Place: under ListOffsets; the metastore named the first extent that may contain the record.
+Place: under ListOffsets; the metastore named the first extent that may contain the record, or the extent with the
+highest timestamp in its row.
 Invariant: the answer is a readable record (at or above the log start) with the wanted timestamp or a later one, and
 no earlier record has one. Markers are passed over: only records are searched for. Batches with a higher timestamp in
-the header than in their records are skipped. Only for a batch that is too large to be opened the header is trusted, and
-its first readable offset is the answer: a consumer that starts there misses nothing. Nor does one that is sent to a
-damaged batch: it may hold such a record unless its header says otherwise, and the consumer learns of the damage.
+the header than in their records are skipped. Only for a batch that is too large to be opened the header is trusted,
+and its first readable offset is the answer: a consumer that starts there misses nothing. Nor does one that is sent
+to a damaged batch: it may hold such a record unless its header says otherwise, and the consumer learns of the
+damage. The newest record is the one that a scan of the readable log would find. If the extent has such a record,
+only this extent is read. If not (a wrong header, or the newest record is below the log start), a binary search over
+time follows: as many look-ups as the logarithm of the milliseconds in question, each of which opens every extent
+with a too high timestamp in its row.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import NamedTuple
 from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, UnsoundBatchError
-from headrace.metastore.api.read import DataExtent, Extent, ExtentQuery, IndexApi, is_in_file
+from headrace.metastore.api.read import DataExtent, Extent, ExtentQuery, IndexApi, OffsetKind, OffsetQuery, is_in_file
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import read_header
@@ -113,3 +118,39 @@ def _in_batch(batch: ExtentBatch, log_start_offset: int, timestamp: int) -> tupl
         if record.timestamp >= timestamp and record.offset + shift >= log_start_offset:
             return record.offset + shift, record.timestamp
     return None
+
+
+async def newest_record(
+    metastore: IndexApi, search: TimestampSearch, extent: Extent, log_start_offset: int
+) -> FoundRecord | None:
+    """`extent`: the first with the highest timestamp. None if no record has a timestamp; raises as reading does."""
+
+    async def reaching(timestamp: int) -> FoundRecord | None:
+        (answer,) = await metastore.list_offsets([OffsetQuery(extent.partition_key, timestamp)])
+        return None if answer.extent is None else await search.first_record(answer.extent, log_start_offset, timestamp)
+
+    found = await search.first_record(extent, log_start_offset, extent.max_timestamp)
+    if found is not None:
+        return found
+    best = await _last_record(metastore, search, extent.partition_key, log_start_offset)
+    low, high = -1 if best is None else best.timestamp, extent.max_timestamp - 1
+    step = 1  # doubles until no record is that new: the last records are usually the newest; 0 from then on
+    while low < high:
+        wanted = min(low + step, high) if step else (low + high + 1) // 2
+        found = await reaching(wanted)
+        if found is None:
+            high, step = wanted - 1, 0
+        else:
+            best, low, step = found, found.timestamp, step * 2
+    if best is None:
+        return None
+    return await reaching(low) or best  # `best` if its header says an earlier time, so that no look-up reaches it
+
+
+async def _last_record(
+    metastore: IndexApi, search: TimestampSearch, key: int, log_start_offset: int
+) -> FoundRecord | None:
+    """A record with a timestamp in the log's last extent; None if none there has one."""
+    (latest,) = await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
+    (answer,) = await metastore.find_extents([ExtentQuery(key, latest.offset - 1, 1)])
+    return await search.first_record(answer.extents[-1], log_start_offset, 0) if answer.extents else None

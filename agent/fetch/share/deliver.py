@@ -1,32 +1,99 @@
-"""Read the records that the owner of a share group gave a member, and say which of them could not be sent.
+"""The part of a share request after the owner's turn: read the records, say which cannot be sent, make the answer.
 
-Place: after the owner's turn, on the read path of ordinary fetches: locate -> read -> assemble.
-Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes an
-acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
-transaction is sent to a group that reads committed ones. Offsets without a record (holes.py) are done without the
-client, also those that follow what was acquired. Records that the bucket has damaged are done, with an error, as
-Kafka's client rejects a corrupt batch: the group continues behind them. Whole batches are sent: they may have other
-members' records, which the client skips.
+Place: under handlers.py, on the read path of ordinary fetches: locate -> read -> assemble. The answers to ShareFetch
+and ShareAcknowledge are made from what the owner of the group said and what could be read.
+Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes
+an acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an
+aborted transaction is sent to a group that reads committed ones. Offsets without a record (what cleaning by key
+removed, and control records) are done without the client, also those that follow what was acquired; only offsets
+inside a verified batch count, because the batches of a partition tile its offsets, and a batch that cannot be opened
+leaves its records to the client. Records that the bucket has damaged are done, with an error, as Kafka's client
+rejects a corrupt batch: the group continues behind them. Whole batches are sent: they may have other members'
+records, which the client skips.
+Source: Kafka's message schemas.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
+from kio.schema.share_acknowledge.v2.response import LeaderIdAndEpoch as AcknowledgeLeader
+from kio.schema.share_acknowledge.v2.response import PartitionData as AcknowledgedPartition
+from kio.schema.share_acknowledge.v2.response import ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse
+from kio.schema.share_fetch.v2.response import AcquiredRecords, ShareFetchableTopicResponse, ShareFetchResponse
+from kio.schema.share_fetch.v2.response import LeaderIdAndEpoch as FetchLeader
+from kio.schema.share_fetch.v2.response import PartitionData as FetchedPartition
 
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_first, largest_reply
-from headrace.agent.fetch.files.assemble import Batches
 from headrace.agent.fetch.files.damage import DamagedOffsetsError
+from headrace.agent.fetch.files.walk import Batches
+from headrace.agent.fetch.handler import ReplyClaim
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
-from headrace.agent.fetch.reply_claim import ReplyClaim
-from headrace.agent.fetch.share.holes import OffsetRange, find_holes, have_holes, headers
-from headrace.agent.peers.share_turns import Returned
+from headrace.agent.fetch.share.sessions import ShareRef
+from headrace.agent.peers.share_turns import PartitionTurn, Returned, TurnAnswer
 from headrace.metastore.api.read import AbortedRange, ExtentQuery
 from headrace.protocol.errors import READ_DAMAGED, READ_FAILED
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import Schema, reply
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.codec import open_batch
+from headrace.storage.records.header import HEADER_BYTES, PATCHED_BYTES, BatchHeader, read_header
+
+OffsetRange = tuple[int, int]
+"""First and last offset."""
+
+
+def headers(
+    buffers: Sequence[bytes | memoryview],
+) -> Iterator[tuple[BatchHeader, bytes | memoryview, bytes | memoryview]]:
+    """Yield (header, first bytes, the other bytes) of each batch of an answer (agent/fetch/files/walk.py)."""
+    for head, rest in zip(buffers[::2], buffers[1::2], strict=True):
+        yield read_header(bytes(head) + bytes(rest[: HEADER_BYTES - PATCHED_BYTES])), head, rest
+
+
+def have_holes(buffers: Sequence[bytes | memoryview]) -> bool:
+    """Return whether any batch has an offset without a record."""
+    return any(header.is_control or _is_sparse(header) for header, _, _ in headers(buffers))
+
+
+def find_holes(buffers: Sequence[bytes | memoryview]) -> list[OffsetRange]:
+    """Return the offsets without a record, ascending, neighbours as one. Sparse batches are opened."""
+    found: list[OffsetRange] = []
+    for header, head, rest in headers(buffers):
+        for first, last in _holes_of(header, head, rest):
+            if found and found[-1][1] + 1 == first:
+                first = found.pop()[0]
+            found.append((first, last))
+    return found
+
+
+def _holes_of(header: BatchHeader, head: bytes | memoryview, rest: bytes | memoryview) -> Iterator[OffsetRange]:
+    next_offset, last = header.base_offset, header.base_offset + header.last_offset_delta
+    if not header.is_control and header.record_count:
+        if not _is_sparse(header):
+            return
+        try:
+            offsets = [record.offset for record in open_batch(memoryview(b"".join((head, rest))))]
+        except (CorruptError, InvalidError):
+            return
+        for offset in offsets:
+            if offset > next_offset:
+                yield next_offset, offset - 1
+            next_offset = offset + 1
+    if next_offset <= last:
+        yield next_offset, last
+
+
+def _is_sparse(header: BatchHeader) -> bool:
+    return header.record_count <= header.last_offset_delta
+
 
 AcquiredRange = tuple[int, int, int]
 """First offset, last offset, number of the attempt."""
@@ -190,3 +257,88 @@ def _except(first: int, last: int, done: Sequence[tuple[int, int]]) -> list[tupl
             parts.append((first, begin - 1))
         first = end + 1
     return [*parts, (first, last)] if first <= last else parts
+
+
+T = TypeVar("T")
+AnswerParts = Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]]
+"""What the owner said of each partition, and what could be read of it."""
+
+
+def refused(request: Request, schema: Schema, code: ErrorCode | int, message: str | None = None) -> Response:
+    """Return the answer, of either API, that has a code for the whole request."""
+    return reply(
+        request,
+        schema.response(
+            error_code=ErrorCode(code),
+            error_message=message,
+            acquisition_lock_timeout=timedelta(0),
+            responses=(),
+            node_endpoints=(),
+        ),
+    )
+
+
+def _topics(schema: Schema, message: type[T], parts: Mapping[ShareRef, object]) -> tuple[T, ...]:
+    by_topic: dict[uuid.UUID, list[object]] = {}
+    for (topic_id, _), made in parts.items():
+        by_topic.setdefault(topic_id, []).append(made)
+    return tuple(schema.make(message, topic_id=topic_id, partitions=tuple(made)) for topic_id, made in by_topic.items())
+
+
+def fetched(schema: Schema, answer: TurnAnswer, parts: AnswerParts, acks: Collection[ShareRef]) -> ShareFetchResponse:
+    """The answer to ShareFetch: partitions with records, acknowledgements or an error."""
+    made = {}
+    for ref, (turn, delivery) in parts.items():
+        if not (ref in acks or delivery.error or delivery.acquired):
+            continue
+        made[ref] = schema.make(
+            FetchedPartition,
+            partition_index=ref[1],
+            error_code=ErrorCode(delivery.error),
+            error_message=None,
+            acknowledge_error_code=int(turn.ack_error) if ref in acks else 0,
+            acknowledge_error_message=None,
+            current_leader=_no_leader(schema, FetchLeader),
+            records=b"".join(delivery.records),
+            acquired_records=tuple(
+                schema.make(AcquiredRecords, first_offset=first, last_offset=last, delivery_count=min(tries, 32_767))
+                for first, last, tries in delivery.acquired
+            ),
+        )
+    return schema.make(
+        ShareFetchResponse,
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
+        responses=_topics(schema, ShareFetchableTopicResponse, made),
+        node_endpoints=(),
+    )
+
+
+def acknowledged(
+    schema: Schema, answer: TurnAnswer, parts: AnswerParts, acks: Collection[ShareRef]
+) -> ShareAcknowledgeResponse:
+    """The answer to ShareAcknowledge: partitions with acknowledgements."""
+    made = {
+        ref: schema.make(
+            AcknowledgedPartition,
+            partition_index=ref[1],
+            error_code=ErrorCode(turn.ack_error),
+            error_message=None,
+            current_leader=_no_leader(schema, AcknowledgeLeader),
+        )
+        for ref, (turn, _) in parts.items()
+        if ref in acks
+    }
+    return schema.make(
+        ShareAcknowledgeResponse,
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
+        responses=_topics(schema, ShareAcknowledgeTopicResponse, made),
+        node_endpoints=(),
+    )
+
+
+def _no_leader(schema: Schema, message: type[T]) -> T:
+    return schema.make(message, leader_id=-1, leader_epoch=-1)

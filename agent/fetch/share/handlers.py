@@ -23,10 +23,9 @@ from kio.schema.share_fetch.v2.request import ShareFetchRequest
 
 from headrace.agent.cluster.partition_names import RequestedPartition, Resolved, resolve
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.reply_claim import ReplyClaim
-from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
-from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
+from headrace.agent.fetch.handler import ReplyClaim
+from headrace.agent.fetch.sessions import AllowedTopics
+from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader, acknowledged, fetched, refused
 from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSessions
 from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
 from headrace.protocol.request import ClientConnection, Request, Response

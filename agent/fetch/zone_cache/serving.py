@@ -1,9 +1,11 @@
-"""Serves ranges of chunks to the other agents of the zone, from memory or with one GET.
+"""The zone cache composed: the client side for the read path, with the server side for other agents.
 
-Place: the handler of the private API key on the Kafka listener.
-Invariant: nothing is read for a caller without the cluster's secret: its connection is closed.
-The ranges being served are limited; above the limit a range is answered BUSY and the caller reads from the store.
-It never asks a third agent, so calls cannot form a loop.
+Place: created by agent/fetch/service.py if the agent has the cluster's secret. ZoneCacheServer is the handler of the
+private API key on the Kafka listener: it serves ranges of chunks from memory or with one GET.
+Invariant: client and server share only the chunk cache; a server never asks other agents, so calls cannot form a
+loop. Nothing is read for a caller without the cluster's secret: its connection is closed. The ranges being served
+are limited; above the limit a range is answered BUSY and the caller reads from the store. Nothing runs after
+`close`.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone import Path, ZoneTraffic
 from headrace.agent.fetch.files.cache import ChunkCache
-from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.zone_cache.shared import ChunkOwners, Peers, SharedCache, ZoneCacheMetrics
 from headrace.agent.peers.channel import ZONE_CACHE
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.connection import PeerTerms
 from headrace.agent.peers.zone_cache_wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
 from headrace.metastore.api.cluster import opened_with
+from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
 from headrace.storage.segment.file_range import FileRange
@@ -75,3 +81,32 @@ class ZoneCacheServer:
         except HeadraceError as error:
             log.warning("zone cache: cannot read range: file=%s start=%d error=%s", wanted.file_id, wanted.start, error)
             return FAILED
+
+
+class ZoneCache:
+    """`shared` reads for this agent, `handle` for the others."""
+
+    def __init__(
+        self,
+        context: ProcessContext,
+        terms: PeerTerms,
+        cache: ChunkCache,
+        view: ClusterView,
+        traffic: ZoneTraffic,
+        fetch_metrics: FetchMetrics,
+    ) -> None:
+        self._view = view
+        self._traffic = traffic
+        metrics = ZoneCacheMetrics(context.registry)
+        peers = Peers(terms, context.clock, metrics, timeout_ms=context.settings.zone_cache_timeout_ms)
+        owners = ChunkOwners(view, on_members=peers.forget_gone)
+        self.shared = SharedCache(cache, owners, peers, metrics, fetch_metrics)
+        self.handle = ZoneCacheServer(terms, cache, metrics, self._on_served)
+
+    async def close(self) -> None:
+        """Stop requesting; close the connections."""
+        await self.shared.close()
+
+    def _on_served(self, asker: int, size_bytes: int) -> None:
+        agent = self._view.image.agents.get(asker)
+        self._traffic.count(Path.ZONE_CACHE, agent.rack if agent is not None else None, size_bytes)

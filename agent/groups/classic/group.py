@@ -2,12 +2,9 @@
 
 Place: a CoordinatedGroup; coordinator.py and held_groups.py own clock, waiting requests and storage. Every
 method takes the time and returns what is to be done now (values.GroupEffect), in order. Its parts:
-    roster.py         the members
-    joining.py        judges joins: who is let in, and under which member id
-    rebalance.py      the state, and the way from one generation to the next
-    promised_ids.py   member ids that were handed out and not used yet
-    answers.py        what members are answered
-    saves.py          what is stored
+    roster.py         the members, and the member ids that were handed out and not used yet
+    rebalance.py      the state, the way from one generation to the next, who is let in and under which member id
+    effects.py        what members are answered, and what is stored
     ../outbox.py      answers that wait for saves
 Invariant: a generation has one leader; in a stable generation every member has one assignment, and
 it was stored before any member learned it; every token gets one answer, also if its member goes.
@@ -24,14 +21,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.classic.answers import Generation, MemberAnswers
-from headrace.agent.groups.classic.joining import Joining
-from headrace.agent.groups.classic.promised_ids import PromisedIds
-from headrace.agent.groups.classic.rebalance import Rebalance
-from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
-from headrace.agent.groups.classic.saved import SavedGroup
-from headrace.agent.groups.classic.saves import ClassicSaves
-from headrace.agent.groups.classic.subscriptions import subscribed_topics
+from headrace.agent.groups.classic.effects import ClassicSaves, Generation, MemberAnswers
+from headrace.agent.groups.classic.rebalance import Joining, Rebalance
+from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster, PromisedIds
+from headrace.agent.groups.classic.saved import SavedGroup, subscribed_topics
 from headrace.agent.groups.group_memory import PROMISED_BYTES, group_bytes, sizes_of_group
 from headrace.agent.groups.group_values import (
     Departure,

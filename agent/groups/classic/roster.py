@@ -1,8 +1,10 @@
-"""The members of a group: who is in, who leads, and which protocol they agree on. Pure.
+"""The members of a group: who is in, who leads, which protocol they agree on, who is to come. Pure.
 
-Place: under group.py, which decides when any of this changes.
-Invariant: the leader is a member while there are members; an instance id belongs to one member.
-Source: KIP-345 (static members).
+Place: under group.py, which decides when any of this changes, and rebalance.py, which also waits for the members of
+promised ids: those that were handed out and that no member has joined with yet.
+Invariant: the leader is a member while there are members; an instance id belongs to one member. A promised id is
+used once, or lapses.
+Source: KIP-345 (static members), KIP-394 (member ids first).
 """
 
 from __future__ import annotations
@@ -17,6 +19,43 @@ from headrace.agent.groups.classic.saved import SavedClassicMember
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
 from headrace.agent.limits.client_memory import text_bytes
+
+PROMISE_SECONDS = 10.0
+"""Longest validity of a promised id, in seconds. Clients join with an id at once, but an answer may be lost with
+the agent that forwarded it, and the group waits for it. Kafka waits for one session timeout. A client that comes
+later asks for another id.
+"""
+
+
+class PromisedIds:
+    """Ids with the time at which each lapses, and the address that asked for it."""
+
+    def __init__(self) -> None:
+        self._promised: dict[str, tuple[float, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._promised)
+
+    def addresses(self) -> Iterable[tuple[str, str]]:
+        """Each address that asked, and the id that it got."""
+        return ((address, member_id) for member_id, (_, address) in self._promised.items())
+
+    def promise(self, member_id: str, lapse_at: float, address: str) -> None:
+        """The id is for one new member, until then."""
+        self._promised[member_id] = lapse_at, address
+
+    def take(self, member_id: str) -> bool:
+        """Return whether it was promised; it is not any more."""
+        return self._promised.pop(member_id, None) is not None
+
+    def lapsed(self, now: float) -> list[str]:
+        """The ids that have lapsed."""
+        return [member_id for member_id, (at, _) in self._promised.items() if now >= at]
+
+    def next_deadline(self) -> float | None:
+        """Return when the next one lapses."""
+        return min((at for at, _ in self._promised.values()), default=None)
+
 
 _PROTOCOL_BYTES = 128
 """What a protocol uses besides its name and subscription, about."""

@@ -18,15 +18,14 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import MemberState
-from headrace.agent.groups.consumer.embedded import (
+from headrace.agent.groups.consumer.conversion import (
     PROTOCOL_TYPE,
     Subscription,
     keys,
     read_subscription,
     write_assignment,
 )
-from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
+from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember, MemberState
 from headrace.agent.groups.consumer.membership import ConsumerGroupMembership
 from headrace.agent.groups.group_values import (
     Departure,
@@ -38,7 +37,7 @@ from headrace.agent.groups.group_values import (
     SyncRequest,
     Token,
 )
-from headrace.agent.groups.members.partitions import Partitions
+from headrace.agent.groups.members.member import Partitions
 
 
 class ClassicMembers:

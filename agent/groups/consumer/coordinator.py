@@ -1,38 +1,51 @@
-"""Serves members of the consumer protocol: what patterns match, what gates may open, and conversions.
+"""Serves members of the consumer protocol: what patterns match, what gates may open, conversions, their heartbeats.
 
-Place: a HeartbeatCoordinator (../members/heartbeat_coordinator.py), under heartbeat_request.py.
-Invariant: a topic id that is not known yet is not taken for one without an owner. An empty group takes the kind of the
-first member that joins; a group with classic members changes only as the migration policy says. A gate that could not
-be judged stays closed (gates.py).
-Source: KIP-848.
+Place: a HeartbeatCoordinator with the handler of ConsumerGroupHeartbeat (key 68, versions 0-1) around it
+(../members/heartbeats.py). From version 1 on the member makes its id itself.
+Invariant: a topic id that is not known yet is not taken for one without an owner. An empty group takes the kind of
+the first member that joins; a group with classic members changes only as the migration policy says. A gate that
+could not be judged stays closed (topics.py).
+Source: Kafka's message schemas, KIP-848.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 import random
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
+from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+from kio.schema.consumer_group_heartbeat.v1.response import Assignment, TopicPartitions
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat, OwnedTopics
 from headrace.agent.groups.consumer.conversion import from_classic
-from headrace.agent.groups.consumer.gates import Gate, children_to_begin
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from headrace.agent.groups.consumer.topics import GroupTopics
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat, OwnedTopics
+from headrace.agent.groups.consumer.rules import ASSIGNORS, ConsumerGroupRules, GroupTimes
+from headrace.agent.groups.consumer.topics import Gate, GroupTopics, children_to_begin, is_valid
 from headrace.agent.groups.group_memory import MEMBER_BYTES
+from headrace.agent.groups.group_values import client_host
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.members.heartbeat_coordinator import HeartbeatCoordinator
-from headrace.agent.groups.members.member import names_bytes
-from headrace.agent.groups.members.member_values import MemberHeartbeatAnswer
-from headrace.agent.groups.members.partitions import Partitions
+from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, HeartbeatHandler, fault_in_ids
+from headrace.agent.groups.members.member import (
+    JOIN_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    MemberHeartbeatAnswer,
+    Partitions,
+    assignment,
+    names_bytes,
+)
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.metastore.api.groups import CommittedOffset, GroupApi, ParentPosition
+from headrace.protocol.request import ANONYMOUS, Request
+from headrace.protocol.typed import Schema
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -158,3 +171,83 @@ class ConsumerGroups(HeartbeatCoordinator[ConsumerGroup, ConsumerHeartbeat]):
         groups.replace(held, group, [])
         logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))
         return None
+
+
+_FIRST_WITH_OWN_MEMBER_ID = 1
+
+
+class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerGroupHeartbeatRequest, ConsumerHeartbeat]):
+    """Serve heartbeats of members of a KIP-848 group."""
+
+    def __init__(
+        self,
+        groups: HeldGroups,
+        consumer_groups: ConsumerGroups,
+        rng: random.Random,
+        *,
+        keeps_principals: bool = False,
+    ) -> None:
+        """`keeps_principals`: ACLs are enforced, and say which topics a member's pattern matches."""
+        super().__init__(ConsumerGroupHeartbeatRequest, groups, consumer_groups)
+        self._consumer_groups, self._rng, self._keeps_principals = consumer_groups, rng, keeps_principals
+
+    def _refusal(self, entity: ConsumerGroupHeartbeatRequest, version: int) -> MemberHeartbeatAnswer | None:
+        code, message = ErrorCode.invalid_request, _fault(entity, version)
+        if message is None and entity.server_assignor not in (None, *self._consumer_groups.rules.assignors):
+            code = ErrorCode.unsupported_assignor
+            message = f"ServerAssignor {entity.server_assignor} is not supported. Supported assignors: " + ", ".join(
+                name for name in self._consumer_groups.rules.assignors if name in ASSIGNORS
+            )
+        pattern = getattr(entity, "subscribed_topic_regex", None)
+        if message is None and pattern and not is_valid(pattern):
+            code = ErrorCode.invalid_regular_expression
+            message = f"SubscribedTopicRegex {pattern[:100]!r} is not a valid regular expression (RE2), or too large."
+        return None if message is None else MemberHeartbeatAnswer(code, entity.member_id, message=message)
+
+    def _heartbeat(self, request: Request, entity: ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
+        timeout, names, owned = entity.rebalance_timeout, entity.subscribed_topic_names, entity.topic_partitions
+        no_topic = uuid.UUID(int=0)
+        return ConsumerHeartbeat(
+            entity.member_id or self._new_member_id(),
+            entity.member_epoch,
+            entity.instance_id,
+            entity.rack_id,
+            request.client_id or "",
+            client_host(request.connection),
+            None if names is None else frozenset(names),
+            rebalance_timeout=None if timeout < timedelta(0) else timeout.total_seconds(),
+            topic_pattern=getattr(entity, "subscribed_topic_regex", None),
+            assignor=entity.server_assignor,
+            owned_topics=None if owned is None else [(each.topic_id or no_topic, each.partitions) for each in owned],
+            principal=(request.connection.principal or ANONYMOUS) if self._keeps_principals else "",
+        )
+
+    def _new_member_id(self) -> str:
+        return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
+
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Assignment:
+        topics = self._consumer_groups.topics.topics().by_number
+        return assignment(schema, Assignment, TopicPartitions, topics, partitions)
+
+    def _interval(self, group_id: str) -> float:
+        return self._consumer_groups.times(group_id).heartbeat_interval
+
+
+def _fault(entity: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
+    """Return what is wrong with the request itself, in any state of the group: the first fault in Kafka's order."""
+    joins = entity.member_epoch == JOIN_EPOCH
+    names, pattern = entity.subscribed_topic_names, getattr(entity, "subscribed_topic_regex", None)
+    needs_member_id = version >= _FIRST_WITH_OWN_MEMBER_ID or not joins
+    if fault := fault_in_ids(entity, (pattern, *(names or ())), needs_member_id=needs_member_id):
+        return fault
+    if joins and entity.rebalance_timeout < timedelta(0):
+        return "RebalanceTimeoutMs must be provided in first request."
+    if joins and entity.topic_partitions != ():
+        return "TopicPartitions must be empty when (re-)joining."
+    if joins and names is None and pattern is None:
+        return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    if entity.member_epoch == LEAVE_FOR_A_WHILE_EPOCH and entity.instance_id is None:
+        return "InstanceId can't be null."
+    if entity.member_epoch < LEAVE_FOR_A_WHILE_EPOCH:
+        return f"MemberEpoch is invalid: {entity.member_epoch}."
+    return None

@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.member import ConsumerMember
+from headrace.agent.groups.consumer.members import ConsumerMember
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.members.describe_request import DescribeHandler, fields_of
-from headrace.agent.groups.members.partitions import assignment
+from headrace.agent.groups.members.member import assignment
 from headrace.protocol.typed import Schema
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1

@@ -3,7 +3,7 @@
 Place: a MemberGroup (../members/member_group.py), with what only this kind has. Its parts:
     membership.py        roster, target, deadlines, and the steps of members of both protocols
     classic_members.py   JoinGroup, SyncGroup, Heartbeat and LeaveGroup, for members of the classic protocol
-    gates.py             which children of split partitions may be read
+    topics.py             which children of split partitions may be read
 Invariant: no partition has two holders. After a crash members continue without a rebalance.
 Source: KIP-848, Kafka's GroupMetadataManager.
 """
@@ -17,19 +17,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.classic_members import ClassicMembers
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
-from headrace.agent.groups.consumer.gates import Gate, GroupGates
-from headrace.agent.groups.consumer.member import ConsumerMember
-from headrace.agent.groups.consumer.membership import ConsumerGroupMembership
-from headrace.agent.groups.consumer.roster import ConsumerRoster
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat, ConsumerMember, ConsumerRoster
+from headrace.agent.groups.consumer.membership import ConsumerGroupMembership, Target
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
-from headrace.agent.groups.consumer.target import Target
-from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
+from headrace.agent.groups.consumer.topics import Gate, GroupGates, KnownTopics, matches_bytes
 from headrace.agent.groups.coordinated import FIRST_COMMIT_WITH_MEMBER_EPOCH
 from headrace.agent.groups.group_values import GroupEffect, MemberRef
+from headrace.agent.groups.members.member import JOIN_EPOCH, MemberHeartbeatAnswer
 from headrace.agent.groups.members.member_group import MemberGroup
-from headrace.agent.groups.members.member_values import JOIN_EPOCH, MemberHeartbeatAnswer
 from headrace.metastore.api.groups import GroupKind, ParentPosition
 from headrace.metastore.log.image import MetadataImage
 

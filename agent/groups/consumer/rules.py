@@ -11,9 +11,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.agent.groups.consumer.assignors.assignor import Assignor
-from headrace.agent.groups.consumer.assignors.range import assign_ranges
-from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
+from headrace.agent.groups.consumer.assignors import Assignor, assign_ranges, assign_uniformly
 from headrace.config.consistency import why_inconsistent
 from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings

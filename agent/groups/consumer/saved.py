@@ -13,11 +13,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.agent.groups.consumer.consumer_values import MemberState
-from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
+from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember, MemberState
+from headrace.agent.groups.coordinated import decode_saved
 from headrace.agent.groups.group_values import MemberProtocol
-from headrace.agent.groups.members.partitions import Partitions, PartitionsByTopic, by_topic, from_topics
-from headrace.agent.groups.saved_format import decode_saved
+from headrace.agent.groups.members.member import Partitions, PartitionsByTopic, by_topic, from_topics
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 
 FORMAT = 1
@@ -52,7 +51,7 @@ class SavedConsumerMember(msgspec.Struct, frozen=True):
 class SavedConsumerGroup(msgspec.Struct, frozen=True):
     """`members` in the order they joined. `topics_digest`: of the topics that the target was judged by.
 
-    `opened`: child key -> the boundary of its parent that the group has passed (gates.py).
+    `opened`: child key -> the boundary of its parent that the group has passed (topics.py).
     """
 
     group_epoch: int

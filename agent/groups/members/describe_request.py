@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
 from headrace.agent.groups.administration import GROUP_OPERATIONS, GroupAdministration
+from headrace.agent.groups.group_values import is_legal_group_id
 from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.member_group import MemberGroup
-from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -43,10 +43,10 @@ class DescribeHandler(ABC, Generic[G, M, D]):
 
     @abstractmethod
     def _member(self, schema: Schema, group: G, member: M) -> object:
-        """What the answer says of a member: `fields_of`, and what not all kinds have."""
+        """Return what the answer says of a member: `fields_of`, and what not all kinds have."""
 
     def _is_offered(self) -> bool:
-        """Whether there may be groups of this kind; UNSUPPORTED_VERSION if not."""
+        """Say whether there may be groups of this kind; UNSUPPORTED_VERSION if not."""
         return True
 
     async def _find(self, group_id: str) -> Held | ErrorCode:
@@ -115,7 +115,7 @@ class DescribeHandler(ABC, Generic[G, M, D]):
 
 
 def fields_of(member: GroupMember[Any]) -> dict[str, object]:
-    """What the answers say of a member of any kind, but for its assignment."""
+    """Return what the answers say of a member of any kind, but for its assignment."""
     return {
         "member_id": member.member_id,
         "rack_id": member.rack_id,

@@ -1,7 +1,7 @@
 """A group of which members heartbeat with an epoch: the requests that all such kinds have. A pure state machine.
 
-Place: driven by held_groups.py as a CoordinatedGroup, and by heartbeat_coordinator.py, which brings heartbeats. Its
-parts are membership.py, roster.py, deadlines.py, epochs.py and ../outbox.py; a kind adds its assignment in a subclass.
+Place: driven by held_groups.py as a CoordinatedGroup, and by heartbeats.py, which brings heartbeats. Its parts are
+membership.py and ../outbox.py; a kind adds its assignment in a subclass.
 Invariant: epochs never go back; a member learns only what is stored; every token gets one answer. A heartbeat that
 changes nothing stores nothing.
 If the process crashes, the next coordinator restores what was stored, and members continue: each has learned at most of
@@ -20,11 +20,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.coordinated import ClassicProtocol
 from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
 from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Token
-from headrace.agent.groups.members.epochs import GroupEpochs
-from headrace.agent.groups.members.member import GroupMember
-from headrace.agent.groups.members.member_values import LEAVE_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer
-from headrace.agent.groups.members.membership import GroupMembership
-from headrace.agent.groups.members.roster import MemberRoster
+from headrace.agent.groups.members.member import LEAVE_EPOCH, GroupMember, MemberHeartbeat, MemberHeartbeatAnswer
+from headrace.agent.groups.members.membership import GroupEpochs, GroupMembership, MemberRoster
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 

@@ -1,28 +1,165 @@
-"""The members of a group and what becomes of them: members come, step on, and go. Pure.
+"""What becomes of the members of a group: they come, step on, miss deadlines, go. Pure.
 
-Place: under member_group.py. A kind adds its assignment and what it stores in a subclass.
-Invariant: a member that does not act in time is removed; held_groups.py wakes the group at the next deadline. Every
-change is marked in the outbox, so no answer precedes its save.
-Source: KIP-848, Kafka's GroupMetadataManager.
+Place: under member_group.py. A kind adds its assignment and what it stores in a subclass, and looks members up by
+more in a subclass of MemberRoster. Times are seconds of the clock's monotonic().
+    group epoch    rises when members, subscriptions or topics change
+    target epoch   the group epoch that the target assignment was made for
+    member epoch   the target epoch that the member was brought to; it shows it in every request
+Invariant: epochs never go back. An instance id belongs to one member. A member that does not act in time is removed;
+held_groups.py wakes the group at the next deadline. Every change is marked in the outbox, so no answer precedes its
+save.
+Source: KIP-848 (group epoch, assignment epoch), Kafka's GroupMetadataManager.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_values import GroupEffect, MemberRef, SavedState
-from headrace.agent.groups.members.deadlines import MemberDeadlines
-from headrace.agent.groups.members.epochs import GroupEpochs
 from headrace.agent.groups.members.member import GroupMember
-from headrace.agent.groups.members.roster import MemberRoster
 from headrace.agent.groups.outbox import Outbox
 from headrace.metastore.api.groups import GroupRecord
 
+
+class MemberDeadlines:
+    """The deadlines of members, by member id. Heartbeats postpone them without a call."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, float] = {}
+        """Member id -> when it is given up unless it is learned of."""
+        self._overdue: dict[str, float] = {}
+        """Member id -> when it is given up unless it does what it was asked to: give partitions up, join or sync."""
+        self._wake_at = math.inf
+        """No deadline is earlier than this."""
+
+    def heard_of(self, now: float, member_id: str, session_timeout: float) -> None:
+        """Its session starts again."""
+        self._sessions[member_id] = now + session_timeout
+        self._wake_at = min(self._wake_at, now + session_timeout)
+
+    def expect(self, now: float, member_id: str, rebalance_timeout: float) -> None:
+        """It has so long, from now on, to do what it was asked to."""
+        self._overdue[member_id] = now + rebalance_timeout
+        self._wake_at = min(self._wake_at, now + rebalance_timeout)
+
+    def expect_unless_expected(self, now: float, member_id: str, rebalance_timeout: float) -> None:
+        """The same, unless it was asked before: that deadline holds."""
+        if member_id not in self._overdue:
+            self.expect(now, member_id, rebalance_timeout)
+
+    def met(self, member_id: str) -> None:
+        """It did what it was asked to; its session still runs."""
+        self._overdue.pop(member_id, None)
+
+    def forget(self, member_id: str) -> None:
+        """It is no member any more."""
+        self._sessions.pop(member_id, None)
+        self._overdue.pop(member_id, None)
+
+    def late(self, now: float) -> set[str]:
+        """Ids of the members to be given up; the next deadline is known afterwards."""
+        late = {m for deadlines in (self._sessions, self._overdue) for m, at in deadlines.items() if at <= now}
+        left = (at for deadlines in (self._sessions, self._overdue) for at in deadlines.values() if at > now)
+        self._wake_at = min(left, default=math.inf)
+        return late
+
+    @property
+    def next(self) -> float | None:
+        """No deadline is earlier; None while there is none."""
+        return self._wake_at if self._sessions or self._overdue else None
+
+
+class GroupEpochs:
+    """Both epochs of one group. The target is made again only while its epoch is behind."""
+
+    def __init__(self, on_rise: Callable[[], None] = lambda: None) -> None:
+        """`on_rise` is called with each new group epoch."""
+        self._on_rise = on_rise
+        self.group_epoch = 0
+        self.lowest = 0
+        """The least of the group epochs that begin from now on."""
+        self.epoch = 0
+        """The target's."""
+        self.judged_by: object = None
+        """The topics by which the group was judged last; None if it was not since it was loaded."""
+
+    def raise_epoch(self) -> None:
+        """Members, subscriptions or topics changed: the target has to be made again."""
+        self.group_epoch = max(self.group_epoch + 1, self.lowest)
+        self._on_rise()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the target is of the group epoch."""
+        return self.epoch == self.group_epoch
+
+    def is_judged_by(self, topics: object) -> bool:
+        """Return whether these are the topics that the group was judged by last: the same object."""
+        return self.judged_by is topics
+
+    def rename(self, member_id: str, successor_id: str) -> None:
+        """Give the part of a static member to its new member id. Nothing to do here: a subclass has the parts."""
+
+    def forget(self, member_id: str) -> None:
+        """Make a new target necessary: a member left, so its part is free."""
+        self.raise_epoch()
+
+
 M = TypeVar("M", bound=GroupMember[Any])
+
+
+class MemberRoster(Collection[M]):
+    """Members by id, in the order they joined."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, M] = {}
+        self._static_ids: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._members.values())
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def get(self, member_id: str) -> M | None:
+        """The member of that id."""
+        return self._members.get(member_id)
+
+    def static_member(self, instance_id: str) -> M | None:
+        """The member that holds the instance id."""
+        member_id = self._static_ids.get(instance_id)
+        return None if member_id is None else self._members[member_id]
+
+    def put(self, member: M) -> None:
+        """Add the member, or replace what was known of it."""
+        before = self._members.get(member.member_id)
+        if before is not None:
+            self._forget(before)
+        self._members[member.member_id] = member
+        self._note(member)
+
+    def remove(self, member: M) -> None:
+        """It holds nothing any more."""
+        self._forget(member)
+        del self._members[member.member_id]
+
+    def _note(self, member: M) -> None:
+        """Make the member known by what it has, besides its id."""
+        if member.instance_id is not None:
+            self._static_ids[member.instance_id] = member.member_id
+
+    def _forget(self, member: M) -> None:
+        """The inverse of `_note`."""
+        if member.instance_id is not None:
+            del self._static_ids[member.instance_id]
 
 
 class GroupMembership(ABC, Generic[M]):

@@ -1,21 +1,76 @@
-"""The offsets of a request that commits some: which may be stored, and each partition's code.
+"""What the offset requests name, judged: topics resolved on one image, offsets that may be stored.
 
-Place: under commit_request.py and transactional_request.py. Pure.
-Invariant: a partition that is refused for itself does not keep the offsets of others from being stored.
+Place: under requests.py and group_offsets.py.
+Invariant: what the image lacks is unknown only after catching up with the log; when that fails, it
+is unresolved, which clients take as a reason to ask again. A partition that is refused for itself does not keep the
+offsets of others from being stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v10.request import OffsetCommitRequest, OffsetCommitRequestPartition
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition
 
-from headrace.agent.groups.offsets.topics import NameOrId, ResolvedTopics, name_or_id
+from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.segment_logs.topics import RENDERED_TOPICS, rendered_topic
+from headrace.storage.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
+
+NameOrId = str | uuid.UUID
+_NO_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTopics:
+    """The topics that exist, by what they were asked for by; `missing` is the code of all others."""
+
+    found: dict[NameOrId, TopicImage]
+    missing: ErrorCode
+
+
+def name_or_id(topic: Any, *, by_id: bool) -> NameOrId:
+    """Return what a topic of a request is asked for by."""
+    return (topic.topic_id or _NO_ID) if by_id else topic.name
+
+
+async def resolve(cluster: ClusterView, asked: Iterable[NameOrId], *, by_id: bool) -> ResolvedTopics:
+    """Resolve the topics of a request, all by name or all by id."""
+    wanted = set(asked)
+    found = _lookup(cluster.image, wanted)
+    missing = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+    if len(found) < len(wanted):
+        try:
+            found = _lookup(await cluster.catch_up(), wanted)
+        except UnavailableError as error:
+            logger.warning("topics of an offset request not resolved: error=%s", error)
+            missing = ErrorCode.coordinator_load_in_progress
+    return ResolvedTopics(found, missing)
+
+
+_RENDERED = {topic.topic_number: topic for topic in RENDERED_TOPICS}
+
+
+def topic_by_number(image: MetadataImage, number: int) -> TopicImage | None:
+    """The topic of that number, as stored keys name it; those of rendered topics are in no image."""
+    return _RENDERED.get(number) or image.topics_by_number.get(number)
+
+
+def _lookup(image: MetadataImage, wanted: set[NameOrId]) -> dict[NameOrId, TopicImage]:
+    by_id, by_name = image.topics_by_id, image.topics_by_name
+    found = {each: by_id.get(each) if isinstance(each, uuid.UUID) else by_name.get(each) for each in wanted}
+    found |= {each: rendered_topic(each) for each in wanted if rendered_topic(each)}
+    return {each: topic for each, topic in found.items() if topic is not None}
+
 
 _CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 _CommittedPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition

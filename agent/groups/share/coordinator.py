@@ -1,8 +1,9 @@
-"""Serves heartbeats of share groups, and makes share groups without members.
+"""Serves heartbeats of share groups; makes share groups without members.
 
-Place: a HeartbeatCoordinator (../members/heartbeat_coordinator.py), under heartbeat_request.py and share_offsets.py.
+Place: a HeartbeatCoordinator with the handler of ShareGroupHeartbeat (key 76, version 1) around it
+(../members/heartbeats.py), also under offsets.py. While share.version is 0 nothing is asked.
 Invariant: a group of another kind stays what it is: a share group begins only where nothing is stored.
-Source: KIP-932.
+Source: Kafka's message schemas, KIP-932.
 """
 
 from __future__ import annotations
@@ -13,16 +14,29 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kio.schema.errors import ErrorCode
+from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
+from kio.schema.share_group_heartbeat.v1.response import Assignment, TopicPartitions
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.group_values import client_host
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.members.heartbeat_coordinator import HeartbeatCoordinator, is_blank
-from headrace.agent.groups.members.member_values import MemberHeartbeat
+from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, HeartbeatHandler, fault_in_ids, is_blank
+from headrace.agent.groups.members.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    MemberHeartbeat,
+    MemberHeartbeatAnswer,
+    Partitions,
+    assignment,
+)
 from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.membership import ShareMember, ShareTopics
 from headrace.agent.groups.share.rules import ShareGroupRules
-from headrace.agent.groups.share.share_values import ShareMember, ShareTopics
 from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import coordinator_error
+from headrace.protocol.request import Request
+from headrace.protocol.typed import Schema
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -95,3 +109,53 @@ class ShareGroups(HeartbeatCoordinator[ShareGroup, MemberHeartbeat]):
         groups.replace(held, group, group.create(stored))
         code = await stored
         return held if code is ErrorCode.none else code
+
+
+class ShareGroupHeartbeat(HeartbeatHandler[ShareGroupHeartbeatRequest, MemberHeartbeat]):
+    """Serve heartbeats of members of share groups."""
+
+    def __init__(self, groups: HeldGroups, share_groups: ShareGroups, image: Callable[[], MetadataImage]) -> None:
+        """`image()`: the newest one."""
+        super().__init__(ShareGroupHeartbeatRequest, groups, share_groups)
+        self._rules, self._image = share_groups.rules, image
+
+    def _refusal(self, entity: ShareGroupHeartbeatRequest, version: int) -> MemberHeartbeatAnswer | None:
+        if not self._rules.is_offered:
+            return MemberHeartbeatAnswer(ErrorCode.unsupported_version, entity.member_id)
+        message = _fault(entity)
+        return (
+            None
+            if message is None
+            else MemberHeartbeatAnswer(ErrorCode.invalid_request, entity.member_id, message=message)
+        )
+
+    def _heartbeat(self, request: Request, entity: ShareGroupHeartbeatRequest) -> MemberHeartbeat:
+        names = entity.subscribed_topic_names
+        return MemberHeartbeat(
+            entity.member_id,
+            entity.member_epoch,
+            None,
+            entity.rack_id,
+            request.client_id or "",
+            client_host(request.connection),
+            None if names is None else frozenset(names),
+        )
+
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Assignment:
+        topics = self._image().topics_by_number
+        return assignment(schema, Assignment, TopicPartitions, topics, partitions)
+
+    def _interval(self, group_id: str) -> float:
+        return self._rules.of(group_id).heartbeat_interval
+
+
+def _fault(entity: ShareGroupHeartbeatRequest) -> str | None:
+    """Return what is wrong with the request itself, in any state of the group: the first fault in Kafka's order."""
+    names = entity.subscribed_topic_names
+    if fault := fault_in_ids(entity, names or ()):
+        return fault
+    if entity.member_epoch == JOIN_EPOCH and not names:
+        return "SubscribedTopicNames must be set in first request."
+    if entity.member_epoch < LEAVE_EPOCH:
+        return f"MemberEpoch is invalid: {entity.member_epoch}."
+    return None

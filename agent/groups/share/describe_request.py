@@ -12,11 +12,10 @@ from kio.schema.share_group_describe.v1.response import Assignment, DescribedGro
 
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.members.describe_request import DescribeHandler, fields_of
-from headrace.agent.groups.members.partitions import assignment
-from headrace.agent.groups.share.assignor import NAME
+from headrace.agent.groups.members.member import assignment
 from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.membership import NAME, ShareMember
 from headrace.agent.groups.share.rules import ShareGroupRules
-from headrace.agent.groups.share.share_values import ShareMember
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.typed import Schema
 

@@ -17,14 +17,12 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.group_values import GroupEffect, MemberRef, Token
+from headrace.agent.groups.members.member import MemberHeartbeat
 from headrace.agent.groups.members.member_group import MemberGroup
-from headrace.agent.groups.members.member_values import MemberHeartbeat
-from headrace.agent.groups.members.roster import MemberRoster
-from headrace.agent.groups.share.membership import ShareGroupMembership
+from headrace.agent.groups.members.membership import MemberRoster
+from headrace.agent.groups.share.membership import PROTOCOL_TYPE, ShareGroupMembership, ShareMember, ShareTopics
 from headrace.agent.groups.share.rules import ShareGroupConfigs
-from headrace.agent.groups.share.saved import PROTOCOL_TYPE
 from headrace.agent.groups.share.share_partition import SharePartition
-from headrace.agent.groups.share.share_values import ShareMember, ShareTopics
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage

@@ -1,9 +1,10 @@
-"""The partitions of one share group that this agent holds: loaded, begun and stored under the group's claim.
+"""The partitions of one share group that this agent holds: loaded, begun, stored under the group's claim.
 
-Place: under owner.py; between a ShareGroup and the metastore's GroupApi.
-Invariant: no partition is used before its beginning is stored, and none before what the last owner stored was read. One
-write is under way at a time; the next one has everything that changed meanwhile (group commit). A write with an unknown
-outcome is repeated until it is stored or fenced: no answer says that a record is done before that is stored.
+Place: under owner.py; between a ShareGroup and the metastore's GroupApi. ShareLogs is what the owner has to know of
+the logs; agent/fetch/service.py implements it.
+Invariant: no partition is used before its beginning is stored, and none before what the last owner stored was read.
+One write is under way at a time; the next one has everything that changed meanwhile (group commit). A write with an
+unknown outcome is repeated until it is stored or fenced: no answer says that a record is done before that is stored.
 If this process is killed, the next owner reads what was stored; requests that waited end with their connections.
 """
 
@@ -12,20 +13,60 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.group import SHARE_PARTITION_BYTES, ShareGroup
-from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
 from headrace.metastore.api.groups import ShareState, StoredSharePartition
+from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept, was_set_by_hand
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError
+
+
+class ShareWaiter(Protocol):
+    """One turn that waits for records."""
+
+    def reset(self) -> None:
+        """Forget the news so far: the caller looks next."""
+
+    def hear(self, new_bytes: int) -> None:
+        """Something arrived, or became available."""
+
+    async def wait(self, needed_bytes: int, clock: Clock, seconds: float) -> None:
+        """Return after news since `reset`, or after `seconds`."""
+
+
+class ShareLogs(Protocol):
+    """The logs as this agent knows them: an end may be behind the primary's, never ahead."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing should wait any more."""
+
+    async def ends(self, offsets: Mapping[int, int], *, committed: bool) -> dict[int, ReadableEnds | ErrorCode]:
+        """Partition key -> its ends, or why they are not known. `offsets`: where the group's records end."""
+
+    async def beginnings(self, keys: Collection[int], reset: str) -> dict[int, int]:
+        """Partition key -> the offset at which a group begins, by share.auto.offset.reset; those that are gone are left
+        out. HeadraceError if it is not known.
+        """
+
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        """Partition key -> its high watermark as the primary has it; those that are gone are left out. HeadraceError if
+        it is not known.
+        """
+
+    def watch(self, keys: Collection[int]) -> AbstractContextManager[ShareWaiter]:
+        """A waiter that hears of new records in these partitions."""
+
 
 logger = logging.getLogger(__name__)
 

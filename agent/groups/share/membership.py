@@ -1,24 +1,137 @@
-"""The members of a share group and the partitions that each reads. Pure.
+"""The members of a share group: the partitions that each reads, the form in which they are stored. Pure.
 
-Place: under group.py, above ../members/membership.py.
+Place: under group.py, above ../members/membership.py. Kafka's `simple` assignor is asked for each target. The stored
+form is written by each change and read when an agent becomes the coordinator.
     member epoch   the group epoch that the member's assignment was made for
-Invariant: a member's assignment is its part of the target: several members may read one partition, so nothing has to be
-given up before.
-Source: KIP-932, Kafka's GroupMetadataManager.
+Invariant: a member's assignment is its part of the target: several members may read one partition, so nothing has to
+be given up before. The assignor is deterministic. Every partition is given to a member that subscribes to its topic.
+If there are more members than partitions, several members share one. Members that subscribe to the same topics get
+about equally many. Stored fields are added with defaults, never renumbered; an unknown format is refused.
+Source: KIP-932; Kafka's SimpleAssignor and GroupMetadataManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from headrace.agent.groups.members.epochs import GroupEpochs
-from headrace.agent.groups.members.membership import GroupMembership
-from headrace.agent.groups.members.roster import MemberRoster
-from headrace.agent.groups.share.assignor import assign
-from headrace.agent.groups.share.saved import SavedShareGroup, decode, saved_group
-from headrace.agent.groups.share.share_values import ShareMember, ShareTopics
-from headrace.metastore.api.groups import GroupRecord
+import msgspec
+
+from headrace.agent.groups.coordinated import decode_saved
+from headrace.agent.groups.members.member import GroupMember, MemberHeartbeat
+from headrace.agent.groups.members.membership import GroupEpochs, GroupMembership, MemberRoster
+from headrace.agent.limits.client_memory import text_bytes
+from headrace.metastore.api.groups import GroupKind, GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember(GroupMember[MemberHeartbeat]):
+    """A member of a share group is what all kinds have; `assigned` is its part of the target."""
+
+    def size_bytes(self) -> int:
+        """The memory that it uses, about."""
+        return GroupMember.size_bytes(self) + text_bytes(self.client_host)
+
+
+class ShareTopics(NamedTuple):
+    """The cluster's topics as of one image: `numbers` by name, and the keys of all partitions of each number."""
+
+    source: Mapping[str, object]
+    """The same object as long as no topic came, went or changed its partitions."""
+    numbers: Mapping[str, int]
+    partitions: Mapping[int, Sequence[int]]
+
+
+NAME = "simple"
+
+
+def assign(
+    subscriptions: Mapping[str, frozenset[int]], partitions: Mapping[int, Sequence[int]]
+) -> dict[str, frozenset[int]]:
+    """`subscriptions`: member id -> topic numbers; `partitions`: topic number -> keys. Member id -> keys."""
+    subscribers: defaultdict[int, list[str]] = defaultdict(list)
+    for member_id in sorted(subscriptions):
+        for number in subscriptions[member_id]:
+            subscribers[number].append(member_id)
+    shared: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number in sorted(subscribers):
+        shared[tuple(subscribers[number])] += partitions.get(number, ())
+    given: dict[str, set[int]] = {member_id: set() for member_id in subscriptions}
+    for members, keys in shared.items():
+        for at in range(max(len(members), len(keys)) if keys else 0):
+            given[members[at % len(members)]].add(keys[at % len(keys)])
+    return {member_id: frozenset(keys) for member_id, keys in given.items()}
+
+
+FORMAT = 1
+PROTOCOL_TYPE = "share"
+
+
+class _SavedMember(msgspec.Struct, frozen=True):
+    member_id: str
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topic_names: list[str]
+    epoch: int
+    previous_epoch: int
+    assigned: list[int]
+
+
+class SavedShareGroup(msgspec.Struct, frozen=True):
+    """`members` in the order they joined."""
+
+    group_epoch: int
+    target_epoch: int
+    state_name: str
+    members: list[_SavedMember]
+    format: int = FORMAT
+
+    def record(self) -> GroupRecord:
+        """Return it as the metastore keeps it, and what it may tell without opening it."""
+        names = sorted({name for member in self.members for name in member.topic_names})
+        data = msgspec.msgpack.encode(self)
+        return GroupRecord(GroupKind.SHARE, self.state_name, PROTOCOL_TYPE, tuple(names), data)
+
+
+def saved_group(group_epoch: int, target_epoch: int, state: str, members: Iterable[ShareMember]) -> SavedShareGroup:
+    """Return the group in its stored form."""
+    saved = [
+        _SavedMember(
+            each.member_id,
+            each.rack_id,
+            each.client_id,
+            each.client_host,
+            sorted(each.topic_names),
+            each.epoch,
+            each.previous_epoch,
+            sorted(each.assigned),
+        )
+        for each in members
+    ]
+    return SavedShareGroup(group_epoch, target_epoch, state, saved)
+
+
+def decode(data: bytes) -> tuple[SavedShareGroup, list[ShareMember]]:
+    """CorruptError, or InvalidError for a newer format."""
+    state = decode_saved(data, SavedShareGroup, "share group", FORMAT)
+    members = [
+        ShareMember(
+            each.member_id,
+            None,
+            each.rack_id,
+            each.client_id,
+            each.client_host,
+            frozenset(each.topic_names),
+            each.epoch,
+            each.previous_epoch,
+            frozenset(each.assigned),
+        )
+        for each in state.members
+    ]
+    return state, members
 
 
 class ShareGroupMembership(GroupMembership[ShareMember]):

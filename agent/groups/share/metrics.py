@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
+from headrace.agent.groups.share.in_flight import AckBatch, AckType
 from headrace.agent.groups.share.share_partition import Acquired, SharePartition, ShareTally
 from headrace.storage.counter_labels import from_zero
 

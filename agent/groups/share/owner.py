@@ -22,15 +22,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.share.acknowledgements import AckBatch
 from headrace.agent.groups.share.answered import AnsweredShares
-from headrace.agent.groups.share.connections import MemberConnections, Ref
 from headrace.agent.groups.share.group import ShareGroup
-from headrace.agent.groups.share.group_partitions import GroupPartitions
-from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
+from headrace.agent.groups.share.group_partitions import GroupPartitions, ShareLogs, ShareWaiter
+from headrace.agent.groups.share.in_flight import AckBatch
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
-from headrace.agent.groups.share.share_memory import ShareMemory
+from headrace.agent.groups.share.share_memory import MemberConnections, Ref, ShareMemory
 from headrace.agent.groups.share.share_partition import Acquired, SharePartition, end_of
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (

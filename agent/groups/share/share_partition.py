@@ -19,9 +19,20 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.acknowledgements import AckBatch, Judgement, freed, runs
-from headrace.agent.groups.share.in_flight import AcquireLimits, ChangedRanges, InFlight, Judge, RangeState, joined
-from headrace.agent.groups.share.suspects import are_suspects, delivery_records
+from headrace.agent.groups.share.in_flight import (
+    AckBatch,
+    AcquireLimits,
+    ChangedRanges,
+    InFlight,
+    Judge,
+    Judgement,
+    RangeState,
+    are_suspects,
+    delivery_records,
+    freed,
+    joined,
+    runs,
+)
 from headrace.metastore.share_states import KeptRange
 
 FEW_RANGES = 16
@@ -129,7 +140,7 @@ class SharePartition:
         """Give the member records before `log_end`: the first ones that are available, then new ones.
 
         At most `max_records`, all within READ_AHEAD times as many offsets, because an agent reads all records between
-        them. Records of which attempts failed are delivered as suspects.py says.
+        them. Records of which attempts failed are delivered as in_flight.py says.
         `takes_batches`: up to BATCH_RECORDS more, of which the agent gives back what its last batch does not have.
         `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """

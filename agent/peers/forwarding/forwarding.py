@@ -1,27 +1,28 @@
 """Decides which agent serves a request about groups or about one agent: this one, another one, or several.
 
-Place: around the handlers of those APIs, between the dispatcher and them; link.py sends what another agent serves.
+Place: around the handlers of those APIs, between the dispatcher and them; links.py sends what another agent serves.
+The rows of agent/apis have a Route, which says where clients see all agents as one.
 Invariant: a request goes to the agents that the routing names now, once each. A request that was forwarded is served
 here, so there is one hop. What a lost link leaves open is answered as an agent does that knows no coordinator:
 COORDINATOR_NOT_AVAILABLE. A request with elements that different agents serve is taken apart: every element is in
 exactly one part. The answer has what the answers of the parts have; its other fields, such as an error for the whole
-request, are those of the first part that has an error, else of the first one. Without a shared address a request costs
-one comparison more.
+request, are those of the first part that has an error, else of the first one. Without a shared address a request
+costs one comparison more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.peers.forwarding.link import Answer
-from headrace.agent.peers.forwarding.links import Links
-from headrace.agent.peers.forwarding.routes import Elements, Route, Whole
+from headrace.agent.peers.forwarding.links import Answer, Links
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol import wire
@@ -29,6 +30,56 @@ from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, entity_of, reply, schema
 from headrace.storage.errors import TooManyElementsError
+
+_BROKER, _BROKER_LOGGER = 4, 8
+"""ConfigResource types that name an agent."""
+
+
+class Whole(enum.Enum):
+    """Routes of requests that are not taken apart."""
+
+    GROUP_IN_FIRST_FIELD = "the coordinator of the group that the first field names"
+    GROUP_ID = "the coordinator of the group in the field group_id"
+    EVERY_AGENT = "every agent answers, and the groups of all answers are one list"
+
+
+def _itself(element: Any) -> str | None:
+    return str(element)
+
+
+def _nothing(element: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Paths of the elements in a request and in its answer; which group or agent an element
+    names.
+    """
+
+    asked: str
+    answered: str
+    group_of: Callable[[Any], str | None] = _itself
+    node_of: Callable[[Any], int | None] = _nothing
+    first_version: int = 0
+    """Requests of versions before it have one group in their first field."""
+
+
+Route = Whole | Elements
+
+
+def of_brokers(answered: str) -> Elements:
+    """Config resources: those of one agent go to it."""
+    return Elements("resources", answered, _nothing, _broker)
+
+
+def _broker(element: Any) -> int | None:
+    """The node id in a config resource."""
+    name = element.resource_name
+    if element.resource_type not in (_BROKER, _BROKER_LOGGER) or not (name.isascii() and name.isdecimal()):
+        return None
+    return int(name[:20])
+
 
 _LISTED = "groups"
 """The field in which ListGroups lists them."""

@@ -1,6 +1,6 @@
 """The bytes of a link between two agents: its opening, and envelopes with a client's request in them.
 
-Place: between link.py and serving.py, over the Kafka listener, under two private API keys that are not advertised.
+Place: between links.py and service.py, over the Kafka listener, under two private API keys that are not advertised.
 Definitions: the agent that a client is connected to opens the link and sends envelopes; the other one serves them.
 Invariant: the opening carries an HMAC with the cluster's secret, both ways. It gives the link a key that no other link
 has; every envelope and every answer carries an HMAC with this key and its number on the link, verified before anything

@@ -1,10 +1,12 @@
 """Changes of topics' partition counts: judged on an image, carried out by the metastore in one transaction.
 
-Place: behind CreatePartitions, which grows only, and behind the request of `headrace topics alter --partitions`.
+Place: behind CreatePartitions (key 37, versions 0-3), which grows only, and behind SetPartitionCount (a private API
+key, version 0), the request of `headrace topics alter --partitions`, for lower counts. Any agent answers them.
 Invariant: compare and append: if the log changed meanwhile, everything is checked again on the newer image. Each
-topic gets a separate result. From metadata.format 4 on, leader epochs rise with the count (decisions/0049); below it a
-topic grows without, and does not shrink. Assignments are checked and then ignored: any agent serves any partition.
-A topic grows when the bulk writes that were decided for it are complete.
+topic gets a separate result. As Kafka, CreatePartitions never takes partitions away: a lower count is refused. From
+metadata.format 4 on, leader epochs rise with the count (decisions/0049); below it a topic grows without, and does
+not shrink. Assignments are checked and then ignored: any agent serves any partition. A topic grows when the bulk
+writes that were decided for it are complete.
 Source: KIP-195; KIP-253; Kafka's ReplicationControlManager.
 """
 
@@ -15,18 +17,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
+from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.quotas.enforcement import MESSAGE, MutationQuotas, unlimited
 from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.topics.counts.topic_doubling import unfinished_writes, why_unfinished
-from headrace.agent.topics.manual_assignment import why_unassignable
-from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
+from headrace.agent.topics.counts.scaling import unfinished_writes, why_unfinished
+from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many, why_unassignable
 from headrace.metastore.api.topics import CountChange, PartitionGrowth, TopicApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.shown_counts import like_the_first
 from headrace.metastore.partitions.changes import change_count
+from headrace.protocol.own_requests import COUNT_VERSION, CountResponse, decode_count_request, encode_count_response
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError
 
@@ -170,3 +177,54 @@ def _assignment_refusal(image: MetadataImage, preferred: Sequence[Sequence[int]]
     if len(preferred) != added:
         reason = f"{added} partitions are added, but {len(preferred)} are assigned"
     return None if reason is None else Verdict(ErrorCode.invalid_replica_assignment, reason)
+
+
+OVER_QUOTA = Verdict(ErrorCode.throttling_quota_exceeded, MESSAGE)
+
+
+class CreatePartitions:
+    """Add partitions to topics."""
+
+    def __init__(self, counts: PartitionCounts, mutations: MutationQuotas = unlimited) -> None:
+        self._counts, self._mutations = counts, mutations
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request, CreatePartitionsRequest)
+        deadline = request.received_at + entity.timeout.total_seconds()
+        wanted = [
+            WantedCount(
+                topic.name,
+                topic.count,
+                None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments],
+            )
+            for topic in entity.topics
+        ]
+        quota = unlimited(request) if entity.validate_only else self._mutations(request)
+        is_admitted = [quota.admits(self._counts.added(each)) for each in wanted]
+        admitted = [each for each, is_in in zip(wanted, is_admitted, strict=True) if is_in]
+        changed = iter(await self._counts.change(admitted, deadline, validate_only=entity.validate_only))
+        verdicts = [next(changed) if is_in else OVER_QUOTA for is_in in is_admitted]
+        results = tuple(
+            schema.make(
+                CreatePartitionsTopicResult, name=topic.name, error_code=verdict.code, error_message=verdict.message
+            )
+            for topic, verdict in zip(entity.topics, verdicts, strict=True)
+        )
+        return quota.throttle(reply(request, schema.response(results=results)))
+
+
+class SetPartitionCount:
+    """Set the partition count of a topic."""
+
+    def __init__(self, counts: PartitionCounts) -> None:
+        self._counts = counts
+
+    async def __call__(self, request: Request) -> Response:
+        if request.api_version != COUNT_VERSION:
+            raise CloseConnection("version not served")
+        asked = decode_count_request(request.body)
+        wanted = WantedCount(asked.topic, asked.partition_count, may_shrink=True)
+        deadline = request.received_at + asked.timeout_ms / 1000
+        (verdict,) = await self._counts.change([wanted], deadline, validate_only=asked.validate_only)
+        answer = CountResponse(int(verdict.code), verdict.message)
+        return Response(entity=answer, write=lambda entity: [encode_count_response(request.correlation_id, entity)])

@@ -7,7 +7,7 @@ version, client zone, listener, request body, what the client may do) and reused
 of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
 that a client may not describe is not said to exist. The ACLs are those of the answer's image: a topic that was created
 after a right had ended is not shown. A long answer is computed in slices (work_slices.py), one at a time in the agent
-(long_answers.py): clients that wait for the same one share it. It begins only when there is room for replies, and is
+(encoded_answers.py): clients that wait for the same one share it. It begins only when there is room for replies, and is
 not computed for a client that has gone. At its end, a topic that may have another count by now is shown as
 LEADER_NOT_AVAILABLE.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
@@ -37,12 +37,11 @@ from headrace.agent.topics.metadata.encoded_answers import (
     AnswerKey,
     EncodedAnswer,
     EncodedAnswers,
+    LongAnswers,
     ShownAgents,
     answer_key,
 )
-from headrace.agent.topics.metadata.long_answers import LongAnswers
-from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
-from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
+from headrace.agent.topics.metadata.metadata_response import CountsOfTopics, MetadataRendering, TopicError
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import asks_for_counts, counts_of_topic

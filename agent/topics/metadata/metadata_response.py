@@ -1,13 +1,22 @@
-"""Renders agents, topics and partitions in the fields of one version of the Metadata response.
+"""Renders agents, topics, partitions in the fields of one version of the Metadata response.
 
-Place: under metadata.py and describe_topic_partitions.py; rendering of one image for one client zone.
-Invariant: a partition's replicas are the agents that a reassignment prefers, with its leader, or as many as its topic's
-replication factor (shown_replicas.py): the object store replicates, any agent serves, and clients should use the
-leader. All comes from `routes` and its image, never from the newest image: other tasks run between two topics.
+Place: under metadata.py and described_topics.py; rendering of one image for one client zone. CountsOfTopics is what
+the response says about partition counts to clients that ask for it; protocol/partition_counts.py has the bytes.
+Definitions: the object store has the copies, so a replica is no copy of data. A partition that was reassigned, or
+created with an assignment, shows the agents that it prefers. Any other shows as many replicas as its topic's
+replication factor: its leader, the agents that follow by node id, and, if there are too few agents, replicas of the
+object store.
+Invariant: all comes from `routes` and its image, never from the newest image: other tasks run between two topics.
+For the same factor the number of replicas is the same with any number of agents, because tools compare it with what
+they asked for (Terraform, Strimzi's topic operator). Replicas of the object store are in sync, so nothing that
+watches for partitions with too few replicas is alarmed; no broker has their ids, as with a broker of Kafka that is
+stopped.
+Source: KIP-253, protocol change 7; the two flags spare clients a request for configs.
 """
 
 from __future__ import annotations
 
+import bisect
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,14 +28,49 @@ from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.operations import NOT_ASKED, SUPPORTED, AclOperation, AclResource
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.limits.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
-from headrace.agent.topics.metadata.describe_cluster import controller_id
-from headrace.agent.topics.metadata.shown_replicas import shown_replicas
+from headrace.agent.topics.metadata.routing_requests import controller_id
 from headrace.config.bounds import STORE_REPLICAS, VIRTUAL_NODE_ID
+from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.shown_counts import is_agent
+from headrace.metastore.log.shown_counts import SHOWN_REPLICAS_MAX, initial_count, is_agent, undeleted_count
 from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol import metadata_codec as codec
+from headrace.protocol.partition_counts import TopicCounts
 from headrace.protocol.typed import Schema
+
+
+def shown_replicas(factor: int, leader: int | None, nodes: Sequence[int]) -> tuple[int, ...]:
+    """Return the node ids, the leader first. `nodes`: those of the agents that clients see, ascending."""
+    count = min(factor, SHOWN_REPLICAS_MAX)
+    if leader is None:
+        return tuple(STORE_REPLICAS[:count]) if count > 1 else ()
+    if count == 1:
+        return (leader,)
+    after = bisect.bisect_right(nodes, leader)
+    agents = [leader, *(node for node in (*nodes[after:], *nodes[:after]) if node != leader)][:count]
+    return (*agents, *STORE_REPLICAS[: count - len(agents)])
+
+
+class CountsOfTopics:
+    """Counts of partitions and replicas by the configs in effect."""
+
+    def __init__(self, configs: EffectiveConfigs) -> None:
+        self._configs = configs
+
+    def __call__(self, image: MetadataImage, topic: TopicImage) -> TopicCounts:
+        is_stored = rendered_topic(topic.name) is None
+        return TopicCounts(
+            topic.topic_id,
+            initial_count(topic),
+            undeleted_count(topic),
+            tuple(topic.marked),
+            is_ordered=is_stored and self._value(image, topic, "enable.ordered.delivery").lower() == "true",
+            is_compacted=is_stored and "compact" in self._value(image, topic, "cleanup.policy"),
+        )
+
+    def _value(self, image: MetadataImage, topic: TopicImage, name: str) -> str:
+        return self._configs.topic_value(image, topic.name, name)
+
 
 _NO_LEADER = int(ErrorCode.leader_not_available)
 

@@ -1,4 +1,4 @@
-"""Who uses the cluster: groups with their members, their lag; clients with their quotas.
+"""Pages of those who use the cluster: groups with their members, their lag; clients with their quotas.
 
 Place: /groups, /group, /reset-offsets and /clients; changes.py commits what a preview showed, and sets quotas.
 Invariant: a preview changes nothing. It shows at most MOVES_MAX partitions, and exactly these are committed.

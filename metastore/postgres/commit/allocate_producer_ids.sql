@@ -20,7 +20,7 @@ BEGIN
 END $$;
 
 -- How long after its lease an id of a block may become a producer's. An agent drops a block after half of it
--- (agent/transactions/init_producer_id.py): the rest is for answers on their way and for clocks of different speed.
+-- (agent/transactions/producer_requests.py): the rest is for answers on their way and for clocks of different speed.
 -- Locks: none. Idempotent: a constant. Cost: none.
 CREATE OR REPLACE FUNCTION producer_id_block_ms() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -2,7 +2,7 @@
 
 Place: behind reports.py, compiled for reports.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
-reports.py makes of a row. A number that has a name in names.py is written by that name.
+reports.py makes of a row. A number that has a name in metastore/postgres/sql_files.py is written by that name.
 migrations/ is the schema: tests compare these tables with a migrated database.
 """
 

@@ -24,10 +24,9 @@ from confluent_kafka.admin import (
 )
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.access.audit import FAILURES_AT_ONCE, LOGGER, LONGEST_VALUE, AuditLog, open_audit_log
-from headrace.agent.access.audited_changes import audited
-from headrace.agent.apis.access import ACCESS_ROWS
+from headrace.agent.access.audit import FAILURES_AT_ONCE, LOGGER, LONGEST_VALUE, AuditLog, audited, open_audit_log
 from headrace.agent.apis.all_apis import ROWS
+from headrace.agent.apis.cluster import ACCESS_ROWS
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from headrace.agent.access.sasl.authentication import INTERVAL_SECONDS, NewestLog
-from headrace.agent.cluster.brief_catch_up import PATIENCE_SECONDS
+from headrace.agent.cluster.view import PATIENCE_SECONDS
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from tests.agent.access.test_sasl import World

@@ -15,11 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
-from headrace.agent.access.sasl import scram
+from headrace.agent.access.sasl import passwords
 from headrace.agent.access.sasl.authentication import FAILURES_PER_MINUTE, Authentication
-from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.access.sasl.exchange import AuthenticationFailed
-from headrace.agent.access.sasl.plain import PlainExchange
+from headrace.agent.access.sasl.passwords import Credentials, PlainExchange
 from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.config.listeners import listeners
 from headrace.config.load import load
@@ -287,8 +286,8 @@ async def test_a_wrong_nonce_is_logged_apart_from_a_wrong_password(caplog: pytes
         world.clock.jump(61)
         assert await world.scram(user=user, password=password, repeats=repeats) == FAILED
         (reasons[user, password, bool(repeats)],) = [line.partition("reason=")[2] for line in caplog.messages]
-    assert set(reasons.values()) == {scram.WRONG_NONCE, "unknown user, or wrong password"}
-    assert {key for key, reason in reasons.items() if reason == scram.WRONG_NONCE} == {
+    assert set(reasons.values()) == {passwords.WRONG_NONCE, "unknown user, or wrong password"}
+    assert {key for key, reason in reasons.items() if reason == passwords.WRONG_NONCE} == {
         ("alice", "pw", True),
         ("nobody", "pw", True),
     }
@@ -306,7 +305,7 @@ async def test_planted_bugs_in_the_check_let_others_in(
 ) -> None:
     """This is what the tests above would miss if the check were not there."""
     if bug == "proof":
-        patch.replace(scram.hmac, "compare_digest", lambda a, b: True)
+        patch.replace(passwords.hmac, "compare_digest", lambda a, b: True)
     else:
         known = world.credentials.user("SCRAM-SHA-256", "alice")
         patch.replace(world.credentials, "user", lambda mechanism, name: known._replace(principal=f"User:{name}"))

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.agent.access.listener_security import ListenerSecurity
-from headrace.agent.listener.proxy_header import proxy_header
+from headrace.agent.access.tls import LOOK_SECONDS
+from headrace.agent.listener.replies import ReplyWriter
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.listener.writer import ReplyWriter
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
 from headrace.config.load import load
@@ -26,6 +25,7 @@ from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.repetition import SECONDS
 from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, produce_frame, until
+from tests.agent.listener.proxy_headers import proxy_header
 from tests.manual_clock import ManualClock
 from tests.patch import Patch
 

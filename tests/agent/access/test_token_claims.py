@@ -13,8 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.agent.access.sasl.exchange import Authenticated, AuthenticationFailed
-from headrace.agent.access.sasl.oauthbearer import OauthBearerExchange
-from headrace.agent.access.sasl.token_keys import TokenKeys, token_keys
+from headrace.agent.access.sasl.oauthbearer import OauthBearerExchange, TokenKeys, token_keys
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.security_settings import SecuritySettings

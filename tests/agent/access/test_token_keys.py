@@ -15,11 +15,16 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.agent.access.sasl.exchange import Authenticated
 from headrace.agent.access.sasl.key_request import LARGEST_BYTES, fetch
-from headrace.agent.access.sasl.oauthbearer import OauthBearerExchange
-from headrace.agent.access.sasl.token_keys import UNKNOWN_KEY_SECONDS, FetchedKeys, TokenKeys, token_keys
+from headrace.agent.access.sasl.oauthbearer import (
+    UNKNOWN_KEY_SECONDS,
+    FetchedKeys,
+    OauthBearerExchange,
+    TokenKeys,
+    token_keys,
+)
+from headrace.agent.access.tls import LOOK_SECONDS
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.security_settings import SecuritySettings

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from headrace.agent.access.sasl import credentials
-from headrace.agent.access.sasl.credentials import FORMS_MAX, SALT_BYTES_MAX, Form, Stored, UnknownUsers
+from headrace.agent.access.sasl import passwords
+from headrace.agent.access.sasl.passwords import FORMS_MAX, SALT_BYTES_MAX, Form, Stored, UnknownUsers
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo
 from tests.agent.access.test_sasl import ScramClient, World
@@ -115,8 +115,8 @@ def test_what_is_imitated_is_bounded() -> None:
 
 def test_forms_are_counted_when_users_change_and_not_for_each_login(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    real = credentials._form
-    monkeypatch.setattr(credentials, "_form", lambda credential: calls.append(credential) or real(credential))
+    real = passwords._form
+    monkeypatch.setattr(passwords, "_form", lambda credential: calls.append(credential) or real(credential))
     stored = {f"u{n}": user(hashlib.sha256(b"%d" % n).digest()) for n in range(10)}
     unknown = UnknownUsers(b"pepper")
     for _ in range(5):

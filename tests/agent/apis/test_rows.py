@@ -46,4 +46,4 @@ def test_each_api_has_its_row_in_one_module() -> None:
 def test_an_api_takes_four_files() -> None:
     """Its versions, its row, its handler and a test: the key is one of Kafka's, which are all in the list already."""
     naming = {path for path, text in SOURCES.items() if re.search(r"LIST_CONFIG_RESOURCES|ListConfigResources", text)}
-    assert naming - {KEYS} == {VERSIONS, "agent/apis/configs.py", "agent/topics/configs/list_resources.py"}
+    assert naming - {KEYS} == {VERSIONS, "agent/apis/topics.py", "agent/topics/configs/change_requests.py"}

@@ -10,10 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
-from headrace.agent.cluster.controller.controller_times import ControllerTimes
-from headrace.agent.cluster.controller.held_lease import HeldLease
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.cluster.controller.rounds import ControllerTimes, HeldLease
+from headrace.agent.cluster.follower import MetadataFollower, MetadataMetrics
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.storage.clock import Clock
 from load.contexts import a_context

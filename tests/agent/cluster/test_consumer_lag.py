@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
+from headrace.agent.cluster.controller.cluster_metrics import ConsumerLags
 from headrace.agent.cluster.controller.controller import controller_steps
-from headrace.agent.cluster.controller.controller_step import ControllerSteps
+from headrace.agent.cluster.controller.rounds import ControllerSteps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.reports import ConsumerLag
 from headrace.metastore.keys import partition_key

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
+from headrace.agent.cluster.controller.upkeep_steps import MetadataSnapshots
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
@@ -57,7 +57,7 @@ async def test_a_snapshot_that_does_not_read_back_is_not_kept(
     api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "headrace.agent.cluster.controller.metadata_snapshots.encode_snapshot",
+        "headrace.agent.cluster.controller.upkeep_steps.encode_snapshot",
         lambda image: encode_snapshot(MetadataImage()),
     )
     api.add_topic("orders", 3)

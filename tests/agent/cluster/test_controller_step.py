@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.agent.cluster.controller.controller_step import ControllerStep, ControllerSteps, TopicsWhere, always
+from headrace.agent.cluster.controller.rounds import ControllerStep, ControllerSteps, TopicsWhere, always
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import FencedError, UnavailableError

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller_watch import ControllerWatch
+from headrace.agent.cluster.heartbeats import ControllerWatch
 from headrace.metastore.api.controller import ControllerLease
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.made_agents import an_agent

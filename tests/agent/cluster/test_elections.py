@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.cluster import elections
-from headrace.agent.cluster.elections import REMEMBERED_MAX, ROLE_CHARACTERS_MAX, Elections, score
+from headrace.agent.cluster import routing
+from headrace.agent.cluster.routing import REMEMBERED_MAX, ROLE_CHARACTERS_MAX, Elections, score
 from tests.patch import Patch
 from tests.seeds import examples
 
@@ -36,7 +36,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         computed.append(node_id)
         return score(node_id, role)
 
-    monkeypatch.setattr(elections, "score", counted)
+    monkeypatch.setattr(routing, "score", counted)
     return computed
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.agent.cluster.controller import controller as controller_module
 from headrace.agent.cluster.controller.controller import ABSTAIN_SECONDS, FAILED_ROUNDS_MAX, Controller
-from headrace.agent.cluster.controller.controller_step import always
+from headrace.agent.cluster.controller.rounds import always
 from headrace.storage.errors import UnavailableError
 from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.cluster import follower as follower_module
-from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.view import catch_up_briefly
 from headrace.metastore.api.cluster import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import RemoveTopicRecord

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.rounds import ControllerTimes
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import ConfigRecord

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.agent.topics.counts.topic_doubling import TopicDoubling, WantedDoubling
+from headrace.agent.topics.counts.scaling import TopicDoubling, WantedDoubling
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
-from headrace.agent.cluster.controller.controller_times import ControllerTimes
-from headrace.agent.cluster.controller.held_lease import HeldLease
+from headrace.agent.cluster.controller.rounds import ControllerTimes, HeldLease
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState
 from headrace.agent.topics.topic_creation import TopicCreation

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.cluster.elections import score
-from headrace.agent.cluster.electorate import group_role
-from headrace.agent.cluster.routing import Routes, preferred
+from headrace.agent.cluster.routing import Routes, group_role, preferred, score
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.api.agents import LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key

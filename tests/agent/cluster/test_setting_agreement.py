@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingAgreement
+from headrace.agent.cluster.controller.upkeep_steps import SETTLE_SECONDS, SettingAgreement
 from headrace.config.cluster_values import cluster_settings, in_force, proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.cluster import SettingProposals

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.cluster.controller.partition_steps import HalvingSteps, PartitionSteps, due_steps
+from headrace.agent.cluster.controller.completing_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.topics import HalvingPair, HalvingState

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.topic_sizes import TopicSizes
+from headrace.agent.cluster.controller.cluster_metrics import TopicSizes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.metastore.api.reports import TopicSize

@@ -6,14 +6,14 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.controller import controller_steps
-from headrace.agent.cluster.controller.controller_step import ControllerSteps
-from headrace.agent.cluster.controller.transaction_ends import (
+from headrace.agent.cluster.controller.completing_steps import (
     FORGOTTEN_PER_CALL,
     PER_ROUND,
     EndingTimes,
     TransactionEnds,
 )
+from headrace.agent.cluster.controller.controller import controller_steps
+from headrace.agent.cluster.controller.rounds import ControllerSteps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions

@@ -22,7 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch

@@ -19,13 +19,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.feed import FeedFollower, FollowedTail
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.own_commits import AcknowledgedEnds
 from headrace.agent.fetch.index.shard_interest import FollowPolicy
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiter, Waiters
 from headrace.metastore.api.commit import FileCommit, StagedBatch

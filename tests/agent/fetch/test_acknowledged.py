@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from headrace.agent.fetch.index.acknowledged import PARTITIONS_MAX, AcknowledgedEnds
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.agent.fetch.index.own_commits import PARTITIONS_MAX, AcknowledgedEnds
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus, StagedBatch
 from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedPage, PartitionExtents
 from headrace.storage.errors import UnavailableError

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from headrace.agent.fetch.index.appended import appended_extents
+from headrace.agent.fetch.index.own_commits import appended_extents
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import (
     BatchAnswer,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agent.fetch.index.assigned_followers import FOLLOWERS, assigned_shards, shard_followers
+from headrace.agent.fetch.index.shard_interest import FOLLOWERS, assigned_shards, shard_followers
 
 SHARDS = 16
 Zones = Mapping[int, str | None]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.files.walk import Batches
 from tests.agent.fetch.fetch_world import World
 from tests.storage.batches import plain_batch
 

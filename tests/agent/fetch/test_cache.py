@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.files.cache import ChunkCache
-from headrace.agent.fetch.files.read import RangeReader
-from headrace.agent.fetch.files.read_turns import READS_MAX
+from headrace.agent.fetch.files.read import READS_MAX, RangeReader
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.fetch.offsets import list_offsets
+from headrace.agent.fetch.offsets import offset_requests
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -71,7 +71,7 @@ async def test_nothing_at_or_behind_the_last_stable_offset_is_found(world: Postg
 
 async def test_a_search_without_an_end_is_caught(world: PostgresWorld, patch: Patch) -> None:
     await open_transaction(world)
-    patch.replace(list_offsets.SearchedOffsets, "_replace", lambda self, end: self)
+    patch.replace(offset_requests.SearchedOffsets, "_replace", lambda self, end: self)
     with pytest.raises(AssertionError):
         await check_open(world)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.damage_notes import REPEAT_S
 from headrace.agent.fetch.files import damage as damage_module
 from headrace.agent.fetch.files.damage import AGAIN_S, Damage
+from headrace.agent.fetch.loss_notes import REPEAT_S
 from headrace.metastore.api.read import Extent, run_of
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.fetch.files.file_index import WORTHWHILE_BYTES
 from headrace.agent.fetch.files.seek import WINDOW_BYTES
+from headrace.agent.fetch.files.start_points import WORTHWHILE_BYTES
 from headrace.storage.file_id import object_key
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.segment.reader import TAIL_BYTES

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from headrace.agent.fetch.index.assigned_followers import FOLLOWERS, assigned_shards
-from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
+from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY, FOLLOWERS, assigned_shards
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.life.forgotten import read_forgotten
 from headrace.metastore.log.image import AgentImage

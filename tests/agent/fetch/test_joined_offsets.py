@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.fetch.offsets import joined_offsets
-from headrace.agent.fetch.offsets.joined_offsets import JoinedOffsets
+from headrace.agent.fetch.offsets import offset_requests
+from headrace.agent.fetch.offsets.offset_requests import JoinedOffsets
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World
@@ -78,7 +78,7 @@ async def test_a_later_question_does_not_wait_for_the_call_of_an_earlier_one(wor
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_a_call_has_a_largest_size(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_offsets, "QUERIES_MAX", 7)
+    monkeypatch.setattr(offset_requests, "QUERIES_MAX", 7)
     rng = random.Random(seed)
     world.create_topic("t", PARTITIONS)
     list_offsets, sizes = world.metastore.list_offsets, []

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch import deliver, handler
-from headrace.agent.fetch.lookup import Lookup
+from headrace.agent.fetch.index.tail import Lookup
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.fetch_world import FetchResult, World, expected, split_sent
 from tests.agent.fetch.test_leader_epochs import ask

@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.offsets.offset_for_leader_epoch import OffsetForLeaderEpoch
+from headrace.agent.fetch.offsets.offset_requests import OffsetForLeaderEpoch
 from headrace.storage.errors import UnavailableError
 from tests.agent.client_calls import call, versions_of
 from tests.agent.fetch.fetch_world import World

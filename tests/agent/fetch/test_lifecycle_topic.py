@@ -9,10 +9,8 @@ import psycopg
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.rendered import lifecycle_topic
-from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic, LifecycleTopic, RemoteLogTopic
-from headrace.agent.fetch.rendered.rendered_topics import rendered_topics
-from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
+from headrace.agent.fetch import rendered_topics as lifecycle_topic
+from headrace.agent.fetch.rendered_topics import AuditTopic, KnownEnds, LifecycleTopic, RemoteLogTopic, rendered_topics
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.metastore.postgres.segment_logs.segment_logs import PostgresSegmentLogs

@@ -10,12 +10,11 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.rendered.metadata_topic import MetadataTopic
+from headrace.agent.fetch.rendered_topics import MetadataTopic
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
-from headrace.agent.topics.topic_names import why_illegal
-from headrace.agent.topics.topic_rules import TopicDefaults
+from headrace.agent.topics.topic_rules import TopicDefaults, why_illegal
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.kip631_records import CredentialInfo, FenceBrokerRecord, UserScramCredentialRecord
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch

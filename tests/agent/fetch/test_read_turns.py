@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headrace.agent.fetch.files.read_turns import READS_BESIDE_UPLOADS, READS_MAX, ReadTurns
+from headrace.agent.fetch.files.read import READS_BESIDE_UPLOADS, READS_MAX, ReadTurns
 from headrace.agent.produce.upload import UPLOADS_SPAN_S
 from tests.manual_clock import ManualClock
 from tests.patch import Patch

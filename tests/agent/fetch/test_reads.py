@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.agent.fetch.deliver import FILES_MAX
-from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.files.walk import Batches
 from headrace.storage.file_id import new_file_id, object_key
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.agent.fetch.handler import METADATA_POLL_SECONDS
 from headrace.agent.fetch.index.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
-from headrace.agent.fetch.rendered.rendered_topics import rendered_topics
+from headrace.agent.fetch.rendered_topics import rendered_topics
 from headrace.metastore.api.segment_logs import LogEnds
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.log.kip631_records import FenceBrokerRecord

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from headrace.agent.fetch.files.resume import ResumeHints
+from headrace.agent.fetch.files.start_points import ResumeHints
 from headrace.agent.fetch.files.walk import BatchStart
 from headrace.metastore.api.read import Extent
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.tail import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, ExtentQuery, PartitionExtents

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.routing import Routes
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import ClientConnection, Request, Response

@@ -11,7 +11,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, Lis
 from kafka.protocol.consumer import OffsetDeleteRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.classic.subscriptions import subscribed_topics
+from headrace.agent.groups.classic.saved import subscribed_topics
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld

@@ -11,20 +11,20 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.groups import held_groups, measured_groups
+from headrace.agent.groups import group_memory, held_groups
 from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.group_memory import (
     GROUP_BYTES,
     NO_ADDRESS,
     PROMISED_BYTES,
     GroupMemory,
+    MeasuredGroups,
     group_bytes,
     sizes_of_group,
 )
-from headrace.agent.groups.measured_groups import MeasuredGroups
 from headrace.agent.limits.client_memory import text_bytes
-from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.client_texts import PATTERN_CHARACTERS_MAX, compile_pattern
+from headrace.agent.limits.metrics import limits_reached
 from tests.agent.client_calls import call
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
@@ -172,7 +172,7 @@ async def test_groups_without_members_are_released_beyond_their_bytes(
 async def test_one_turn_of_the_loop_measures_a_part_of_the_groups(
     world: GroupsWorld, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_groups, "MEASURED_AT_ONCE", 3)
+    monkeypatch.setattr(group_memory, "MEASURED_AT_ONCE", 3)
     groups = world.home.requests.groups
     for name in _mine(world, 10):
         await groups.find(name)

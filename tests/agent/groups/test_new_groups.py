@@ -7,8 +7,8 @@ from kafka.protocol.producer import AddOffsetsToTxnRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
-from headrace.agent.limits.stored_ids import ID_BYTES_MAX, is_long
-from headrace.agent.transactions.add_request import AddOffsetsToTxn
+from headrace.agent.limits.client_texts import ID_BYTES_MAX, is_long
+from headrace.agent.transactions.producer_requests import AddOffsetsToTxn
 from headrace.metastore.api.groups import CommittedOffset
 from tests.agent.client_calls import call
 from tests.agent.groups.consumer.test_requests import heartbeat

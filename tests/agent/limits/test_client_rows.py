@@ -17,7 +17,7 @@ from headrace.agent.limits.client_rows import (
     TRANSACTIONAL_IDS,
     ClientRows,
 )
-from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions.producer_requests import InitProducerId
 from headrace.config.settings import Settings
 from headrace.metastore.api.housekeeping import RowCounts
 from headrace.storage.errors import UnavailableError

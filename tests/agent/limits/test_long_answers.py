@@ -15,11 +15,11 @@ from types import MappingProxyType
 import pytest
 
 from headrace.agent.access.admin.acls import AclFilter
-from headrace.agent.cluster import elections, routing
+from headrace.agent.cluster import routing
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.limits import work_slices
 from headrace.agent.limits.work_slices import BLOCK, ELEMENT_UNITS, UNITS_MAX, WorkSlices
-from headrace.agent.topics.metadata.find_coordinator import TRANSACTION
+from headrace.agent.topics.metadata.routing_requests import TRANSACTION
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.typed import Schema
@@ -52,8 +52,8 @@ def counted(runs: Runs) -> Iterator[None]:
     """Count the work that makes answers."""
 
     with pytest.MonkeyPatch.context() as patch:
-        score = runs.counting(elections.score, lambda *_: 1)
-        for module in (elections, routing):
+        score = runs.counting(routing.score, lambda *_: 1)
+        for module in (routing, routing):
             patch.setattr(module, "score", score)
         patch.setattr(Schema, "make", runs.counting(Schema.make, lambda *_: ELEMENT_UNITS))
         patch.setattr(AclFilter, "matches", runs.counting(AclFilter.matches, lambda *_: 1))

@@ -13,10 +13,10 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.agent.listener import bound_sockets as module
-from headrace.agent.listener.bound_sockets import bound_sockets
+from headrace.agent.limits.metrics import limits_reached
+from headrace.agent.listener import sockets as module
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.listener.sockets import bound_sockets
 from headrace.cli.process.http_server import HttpServer, bounded
 from headrace.config.addresses import address_text, is_every_address, unmapped
 from headrace.config.free_ports import free_ports

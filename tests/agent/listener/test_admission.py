@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.listener.admission import FEW, LOCAL_EXTRA, Admission
-from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.listener.sockets import connections_possible, raise_descriptor_limit
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError

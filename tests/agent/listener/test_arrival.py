@@ -16,8 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.listener_security import ListenerSecurity
-from headrace.agent.listener import arrival
-from headrace.agent.listener.proxy_header import proxy_header
+from headrace.agent.listener import server as arrival
 from headrace.agent.listener.server import KafkaListener
 from headrace.config.listeners import listeners
 from headrace.config.load import load
@@ -25,6 +24,7 @@ from headrace.config.memory_budget import CONNECTION_BYTES, TLS_CONNECTION_BYTES
 from headrace.protocol.request import CloseConnection, Request, Response
 from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import Client, answer, frame, limits, until
+from tests.agent.listener.proxy_headers import proxy_header
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X2", "X7")

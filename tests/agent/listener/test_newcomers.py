@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from headrace.agent.listener import newcomers as module
-from headrace.agent.listener.newcomers import Newcomer, Newcomers
+from headrace.agent.listener import admission as module
+from headrace.agent.listener.admission import Newcomer, Newcomers
 from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X7")

@@ -13,9 +13,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.agent.listener import connection as connection_module
-from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.memory import MemoryBudget, ReplyMemory
 from headrace.agent.listener.replies import ReplyQueue, Slot
-from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Promise, Request, Response
 from headrace.storage.clock import SystemClock

@@ -10,18 +10,13 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.listener.proxy_header import (
-    HEADER_BYTES_MAX,
-    SIGNATURE,
-    ProxyHeader,
-    proxy_header,
-    read_proxy_header,
-)
+from headrace.agent.listener.lower_layers import HEADER_BYTES_MAX, SIGNATURE, ProxyHeader, read_proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
 from tests.agent.listener.listener_client import Client, answer, frame, limits
+from tests.agent.listener.proxy_headers import proxy_header
 from tests.manual_clock import ManualClock
 
 CLIENT, SERVER = ("192.0.2.7", 50_123), ("198.51.100.1", 9092)

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
+from headrace.agent.listener.host import LINES, SlowRequests, asked_wait_seconds
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.replies import Slot
-from headrace.agent.listener.slow_requests import LINES, SlowRequests, asked_wait_seconds
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import RequestHeader
 from headrace.protocol.request import ClientConnection

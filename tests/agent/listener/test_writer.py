@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from headrace.agent.listener.writer import ReplyWriter
+from headrace.agent.listener.replies import ReplyWriter
 
 PIECE = 64 * 1024
 

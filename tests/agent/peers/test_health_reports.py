@@ -16,6 +16,7 @@ from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY, WINDOW_MS
+from headrace.agent.peers.connection import PeerTerms
 from headrace.agent.peers.health_reports import (
     PEERS_ASKED,
     TIMEOUT_SECONDS,
@@ -26,7 +27,6 @@ from headrace.agent.peers.health_reports import (
     encode_answer,
     encode_question,
 )
-from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.dependency import Reported

@@ -16,10 +16,10 @@ from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.listener.host import ProduceBytes
 from headrace.agent.produce.callbacks import Callbacks
+from headrace.agent.produce.files import FileTrace
 from headrace.agent.produce.pipeline import ProducePipeline
-from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.log.image import MetadataImage, TopicImage

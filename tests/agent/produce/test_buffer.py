@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.buffer import ActiveBuffer
-from headrace.agent.produce.pending import PendingRequest
-from headrace.agent.produce.stages import ClosedFile
-from headrace.agent.produce.trace import FlushReason
+from headrace.agent.produce.files import ClosedFile, FlushReason
+from headrace.agent.produce.flusher import ActiveBuffer
+from headrace.agent.produce.requests import Arrival, PendingRequest
 from headrace.protocol.produce_codec import ProducePartition, ProducePartitionReply, ProduceRequest, ProduceTopic
 from headrace.storage.records.header import read_header
 from tests.storage.batches import plain_batch

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agent.produce.flush_budget import (
+from headrace.agent.produce.flush_policy import (
     COMMITS_MIN,
     EARLY_PER_SECOND_S3,
+    SLOT_S,
     SLOW_COMMIT_S,
     SLOW_STEPS,
+    SPAN_S,
     TIME_EPSILON_S,
     CommitPressure,
     FlushBudget,
+    RecentCounts,
 )
 from headrace.agent.produce.pipeline import flush_limits
-from headrace.agent.produce.recent import SLOT_S, SPAN_S, RecentCounts
 from headrace.config.settings import Settings
 
 START = 1_000.0

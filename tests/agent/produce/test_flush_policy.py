@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.agent.produce.files import FlushReason
 from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy, Situation
-from headrace.agent.produce.trace import FlushReason
 
 START = 100.0
 LIMITS = FlushLimits(linger_s=0.1, idle_s=0.003, rate=10, burst=2, free_bytes=1_000)

@@ -6,11 +6,18 @@ import uuid
 
 import pytest
 
-from headrace.agent.produce.batches import Stream
-from headrace.agent.produce.flush_queue import SHARES_CALL_S, FlushedFile, FlushQueue
-from headrace.agent.produce.stages import ClosedFile, CommittingFile, DoubtfulFile, StoredFile
-from headrace.agent.produce.trace import FileTrace
-from headrace.agent.produce.waiting import WaitingRequests
+from headrace.agent.produce.files import (
+    SHARES_CALL_S,
+    ClosedFile,
+    CommittingFile,
+    DoubtfulFile,
+    FileTrace,
+    FlushedFile,
+    FlushQueue,
+    StoredFile,
+    WaitingRequests,
+)
+from headrace.agent.produce.requests import Stream
 
 NOW = 10.0
 

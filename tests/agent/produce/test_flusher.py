@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.produce.flush_budget import COMMITS_MIN, SLOW_COMMIT_S
-from headrace.agent.produce.flush_price import dollars_per_month
+from headrace.agent.listener.host import ProduceBytes
+from headrace.agent.produce.files import FlushReason
+from headrace.agent.produce.flush_policy import COMMITS_MIN, SLOT_S, SLOW_COMMIT_S, SPAN_S, dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
-from headrace.agent.produce.recent import SLOT_S, SPAN_S
-from headrace.agent.produce.trace import FlushReason
 from headrace.cli.bench.slow_agent import DelayedStore
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld

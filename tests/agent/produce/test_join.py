@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.join import MEMBERS_MIN, RECORDS_MAX, Laid, join
-from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.requests import Arrival, PendingRequest
+from headrace.agent.produce.upload import MEMBERS_MIN, RECORDS_MAX, Laid, join
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.check import check_batch

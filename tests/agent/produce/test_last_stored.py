@@ -8,10 +8,9 @@ from types import MappingProxyType
 
 import pytest
 
-from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, origin_of
-from headrace.agent.produce.pending import ALL_ACKS, Origin, PendingRequest
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
+from headrace.agent.produce.requests import ALL_ACKS, Origin, PendingRequest, PlacedBatch
 from headrace.config.memory_budget import LAST_STORED_BYTES
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, StagedBatch
 from headrace.metastore.log.image import MetadataImage, TopicImage

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.agent.produce.metrics import TOPICS_SHOWN, ProduceMetrics
-from headrace.agent.produce.moved_keys import has_moved_key
+from headrace.agent.produce.validate import has_moved_key
 from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, BatchOutcome, FileAnswer, FileCommit, MovedKeys
 from headrace.metastore.partitions.placement import key_hash
 from headrace.metastore.partitions.topic_partitions import Split

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.layout import lay_out
-from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.requests import Arrival, PendingRequest
+from headrace.agent.produce.upload import lay_out
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.partition_counts import NO_COUNT, count_tags
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest

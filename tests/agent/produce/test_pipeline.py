@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.produce import pending
-from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.agent.produce import requests
+from headrace.agent.produce.files import FileTrace, FlushReason
 from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
@@ -203,7 +203,7 @@ async def test_without_acks_all_a_record_is_stored_once_with_any_timeout() -> No
 
 async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(patch: Patch) -> None:
     """A planted bug: the client's timeout applies to acks=0 and acks=1 too."""
-    patch.replace(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
+    patch.replace(requests, "LEADER_ONLY_TIMEOUT_MS", 100)
     assert max([await _copies(random.Random(seed)) for seed in range(3)]) > 1
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from headrace.agent.produce import last_stored
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import LastStored
-from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
+from headrace.agent.produce.requests import PlacedBatch, not_stored
 from headrace.metastore.api.commit import BatchAnswer
 from tests.agent.produce import test_batches_elsewhere as elsewhere
 from tests.agent.produce import test_refused_sequences as refused

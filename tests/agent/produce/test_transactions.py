@@ -13,9 +13,9 @@ from typing import Any
 import crc32c
 import pytest
 
-from headrace.agent.produce import receive, transactional
-from headrace.agent.produce.layout import StagedBatch
-from headrace.agent.produce.transactional import FIRST_IMPLICIT, NAMES_BYTES, ProducerNames
+from headrace.agent.produce import receive, validate
+from headrace.agent.produce.upload import StagedBatch
+from headrace.agent.produce.validate import FIRST_IMPLICIT, NAMES_BYTES, ProducerNames
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, BatchTransaction, FileAnswer, FileCommit
 from headrace.metastore.api.transactions import EPOCH_MAX, ProducerEpoch, Transaction, TransactionState
@@ -202,11 +202,11 @@ def _forget_the_flag(patch: Patch) -> None:
 
 
 def _never_implicit(patch: Patch) -> None:
-    patch.replace(transactional, "FIRST_IMPLICIT", 13)
+    patch.replace(validate, "FIRST_IMPLICIT", 13)
 
 
 def _always_implicit(patch: Patch) -> None:
-    patch.replace(transactional, "FIRST_IMPLICIT", 3)
+    patch.replace(validate, "FIRST_IMPLICIT", 3)
 
 
 def _every_batch_is_transactional(patch: Patch) -> None:
@@ -231,7 +231,7 @@ def _remembers_nothing(patch: Patch) -> None:
 
 
 def _without_the_feature(patch: Patch) -> None:
-    judge = transactional.judge_transactional
+    judge = validate.judge_transactional
     patch.replace(
         receive,
         "judge_transactional",

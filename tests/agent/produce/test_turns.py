@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.flush_queue import FlushedFile
-from headrace.agent.produce.stages import CommittingFile
+from headrace.agent.produce.files import CommittingFile, FlushedFile
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.produce.test_commit import Bench, error_of
 from tests.patch import Patch

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.controller_step import TopicsWhere
+from headrace.agent.cluster.controller.rounds import TopicsWhere
 from headrace.agent.serve.broker import Broker
 from headrace.cli.process.open_process import compose_agent
 from headrace.cli.process.shell import ProcessShell

@@ -8,9 +8,8 @@ from kafka.protocol.admin import AlterConfigsRequest, DescribeConfigsRequest, In
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.topics.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from headrace.agent.topics.configs.change_requests import AlterConfigs, IncrementalAlterConfigs, ListConfigResources
 from headrace.agent.topics.configs.describe import DescribeConfigs
-from headrace.agent.topics.configs.list_resources import ListConfigResources
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from tests.agent.client_calls import call

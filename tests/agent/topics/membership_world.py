@@ -15,8 +15,8 @@ from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.apis.parts import ControllerParts
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.serve.controller.controller_role import ControllerView
-from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
+from headrace.agent.serve.controller_role import ControllerView
+from headrace.agent.topics.metadata.routing_requests import DescribeCluster
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.topics import NewTopic

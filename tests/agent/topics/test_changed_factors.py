@@ -21,10 +21,8 @@ from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.apis.parts import ControllerParts
 from headrace.agent.cluster.log_change import LogChange
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.topics.counts.count_changes import PartitionCounts
-from headrace.agent.topics.counts.create_partitions import CreatePartitions
-from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
-from headrace.agent.topics.metadata.described_topics import DescribedTopics
+from headrace.agent.topics.counts.count_changes import CreatePartitions, PartitionCounts
+from headrace.agent.topics.metadata.described_topics import DescribedTopics, DescribeTopicPartitions
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults

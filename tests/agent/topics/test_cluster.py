@@ -14,14 +14,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.limits.refusal_log import RefusalLog
-from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.find_coordinator import FindCoordinator
 from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.metadata.routing_requests import DescribeCluster, FindCoordinator
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
-from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import BLOCK_IDS, BLOCK_SECONDS, ProducerIds
+from headrace.agent.transactions.producer_requests import InitProducerId
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import FenceBrokerRecord, RemoveTopicRecord
 from headrace.metastore.postgres.sql_files import function_files

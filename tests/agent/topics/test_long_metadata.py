@@ -18,7 +18,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster import elections, spread
+from headrace.agent.cluster import routing, spread
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.limits import work_slices
@@ -122,7 +122,7 @@ def counted(runs: Runs) -> Iterator[None]:
     """Count scores, pairs that are dealt, partitions that are encoded and names that are sorted."""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elections, "score", runs.counting(elections.score, lambda *_: 1))
+        patch.setattr(routing, "score", runs.counting(routing.score, lambda *_: 1))
         pairs = runs.counting(spread._dealt_block, lambda first, last, quotas, _: (last - first) * len(quotas))
         patch.setattr(spread, "_dealt_block", pairs)
         rendered = runs.counting(MetadataRendering._partitions, lambda _, __, ___, indexes: len(indexes))

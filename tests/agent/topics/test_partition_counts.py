@@ -9,10 +9,8 @@ import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartitionsRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.counts.count_changes import PartitionCounts, WantedCount
-from headrace.agent.topics.counts.create_partitions import CreatePartitions
-from headrace.agent.topics.counts.set_partition_count import SetPartitionCount
-from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.topics.counts.count_changes import CreatePartitions, PartitionCounts, SetPartitionCount, WantedCount
+from headrace.agent.topics.metadata.described_topics import DescribeTopicPartitions
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord

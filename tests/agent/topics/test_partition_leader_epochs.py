@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
-from headrace.agent.topics.metadata.partition_leader_epochs import PartitionLeaderEpochs
+from headrace.agent.topics.metadata.metadata_response import CountsOfTopics
+from headrace.agent.topics.metadata.routing_requests import PartitionLeaderEpochs
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage

@@ -12,10 +12,9 @@ from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartition
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.topics.counts.count_changes import PartitionCounts
-from headrace.agent.topics.counts.create_partitions import CreatePartitions
-from headrace.agent.topics.elect_leaders import ElectLeaders
-from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.topics.counts.count_changes import CreatePartitions, PartitionCounts
+from headrace.agent.topics.metadata.described_topics import DescribeTopicPartitions
+from headrace.agent.topics.partition_requests import ElectLeaders
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of

@@ -12,9 +12,8 @@ import pytest
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.delete_records import DeleteRecords
-from headrace.agent.topics.describe_log_dirs import DescribeLogDirs
-from headrace.agent.topics.describe_producers import DescribeProducers
+from headrace.agent.topics.deletions import DeleteRecords
+from headrace.agent.topics.partition_requests import DescribeLogDirs, DescribeProducers
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.read import OffsetKind

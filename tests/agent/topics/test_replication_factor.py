@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.create_topics import CreateTopics
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
-from headrace.agent.topics.metadata.shown_replicas import SHOWN_REPLICAS_MAX, shown_replicas
-from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.metadata.metadata_response import SHOWN_REPLICAS_MAX, shown_replicas
+from headrace.agent.topics.topic_creation import CreateTopics, TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.config.bounds import NODE_ID_MAX, STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.config.settings import Settings

@@ -7,9 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING
 from headrace.agent.topics.counts.count_changes import PartitionCounts, WantedCount
-from headrace.agent.topics.counts.scale_topic import ScaleTopic
-from headrace.agent.topics.counts.topic_doubling import TopicDoubling
-from headrace.agent.topics.counts.topic_halving import TopicHalving
+from headrace.agent.topics.counts.scaling import ScaleTopic, TopicDoubling, TopicHalving
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.groups import GroupKind

@@ -11,11 +11,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from headrace.agent.cluster.shared_address import SharedAddress, cannot_forward
 from headrace.agent.topics.configs.rules import ConfigResource, ResourceType, why_no_such_resource
-from headrace.agent.topics.describe_log_dirs import DescribeLogDirs
-from headrace.agent.topics.metadata.describe_cluster import DescribeCluster
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.find_coordinator import FindCoordinator
 from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.metadata.routing_requests import DescribeCluster, FindCoordinator
+from headrace.agent.topics.partition_requests import DescribeLogDirs
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.config.bounds import NODE_ID_MAX, VIRTUAL_NODE_ID

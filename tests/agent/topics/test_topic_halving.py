@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.topics.counts.topic_halving import TopicHalving
+from headrace.agent.topics.counts.scaling import TopicHalving
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, FeatureLevelRecord

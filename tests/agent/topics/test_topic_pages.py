@@ -10,8 +10,8 @@ import pytest
 from headrace.agent.access.authorization.access import AclAccess
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.limits.work_slices import TOPIC_UNITS, UNITS_MAX
-from headrace.agent.topics.metadata import describe_topic_partitions
-from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.topics.metadata import described_topics
+from headrace.agent.topics.metadata.described_topics import DescribeTopicPartitions
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.protocol.request import RequestHandler
 from tests.agent.client_calls import a_request
@@ -62,5 +62,5 @@ async def most_skipped_at_once() -> int:
 
 async def test_topics_that_a_page_does_not_show_are_passed_over_in_slices(patch: Patch) -> None:
     assert await most_skipped_at_once() <= UNITS_MAX // TOPIC_UNITS + 1
-    patch.replace(describe_topic_partitions, "TOPIC_UNITS", 0)
+    patch.replace(described_topics, "TOPIC_UNITS", 0)
     assert await most_skipped_at_once() == 3_000, "planted: they cost nothing"

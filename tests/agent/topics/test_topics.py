@@ -16,9 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.limits.refusal_log import LINES_PER_MINUTE
-from headrace.agent.topics.create_topics import CreateTopics
-from headrace.agent.topics.delete_topics import DeleteTopics
-from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.deletions import DeleteTopics
+from headrace.agent.topics.topic_creation import CreateTopics, TopicCreation
 from headrace.agent.topics.topic_rules import AcceptedTopic, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.config import topic_configs
 from headrace.config.settings import Settings

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.listener.reply_memory import ConnectionReplies, ReplyMemory
+from headrace.agent.listener.memory import ConnectionReplies, ReplyMemory
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.long_answers import LongAnswers
+from headrace.agent.topics.metadata.encoded_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response

@@ -18,11 +18,15 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.transactions.add_request import FIRST_OF_BROKERS, AddOffsetsToTxn, AddPartitionsToTxn
-from headrace.agent.transactions.end_request import FIRST_WITH_BUMP, EndTxn
-from headrace.agent.transactions.init_producer_id import InitProducerId
-from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
-from headrace.agent.transactions.markers_request import WriteTxnMarkers
+from headrace.agent.transactions.producer_requests import (
+    FIRST_OF_BROKERS,
+    FIRST_WITH_BUMP,
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    EndTxn,
+    InitProducerId,
+)
+from headrace.agent.transactions.tool_requests import DescribeTransactions, ListTransactions, WriteTxnMarkers
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionState
 from headrace.metastore.log.image import MetadataImage, TopicImage

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
-from headrace.agent.access.file_watch import LOOK_SECONDS
+from headrace.agent.access.tls import LOOK_SECONDS
 from headrace.cli.client.transport import client_config
 from headrace.cli.console import table_link
 from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster

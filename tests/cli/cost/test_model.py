@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.agent.produce.flush_price import PUT_1000_DOLLARS, dollars_per_month
+from headrace.agent.produce.flush_policy import PUT_1000_DOLLARS, dollars_per_month
 from headrace.agent.produce.pipeline import flush_limits
 from headrace.cli.cost.command import BAR_WIDTH, bar
 from headrace.cli.cost.model import (

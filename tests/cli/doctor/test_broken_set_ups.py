@@ -165,8 +165,8 @@ async def test_a_store_without_delete_objects(aws_credentials: None) -> None:
     from headrace.storage.objects.s3_client import why_no_delete_objects
 
     steps = [refusing(501, "NotImplemented"), refusing(400, "MissingContentMD5"), refusing(403, "AccessDenied")]
-    async with ScriptedServer(steps) as servers:
-        options = S3Options(bucket="bucket", endpoint=servers.url, region="us-east-1", path_style=True)
+    async with ScriptedServer(steps) as server:
+        options = S3Options(bucket="bucket", endpoint=server.url, region="us-east-1", path_style=True)
         refusals = [await why_no_delete_objects(options, "logs/doctor/absent") for _ in range(4)]
     assert ["NotImplemented" in refusals[0], "MissingContentMD5" in refusals[1], refusals[2:]] == [True, True, ["", ""]]
     (finding,) = judge_delete_objects(refusals[0])

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.access.file_watch import LOOK_SECONDS
-from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.access.tls import LOOK_SECONDS
+from headrace.agent.limits.metrics import limits_reached
 from headrace.cli.bench.targets import KEY, TOKEN, TRUST, HttpAccess
 from headrace.cli.bench.window import StoreCounts, read_counts
 from headrace.cli.process import http_server

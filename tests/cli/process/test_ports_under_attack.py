@@ -19,10 +19,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.listener_security import ListenerSecurity
-from headrace.agent.limits.limit_metrics import limits_reached
-from headrace.agent.listener import tls_protocol
-from headrace.agent.listener.newcomers import Newcomers
-from headrace.agent.listener.proxy_header import proxy_header
+from headrace.agent.limits.metrics import limits_reached
+from headrace.agent.listener import lower_layers
+from headrace.agent.listener.admission import Newcomers
 from headrace.agent.listener.server import KafkaListener
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
@@ -37,6 +36,7 @@ from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.clock import SystemClock
 from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import MIB, Client, answer, frame, limits, until
+from tests.agent.listener.proxy_headers import proxy_header
 from tests.manual_clock import ManualClock
 from tests.patch import Patch
 
@@ -252,7 +252,7 @@ async def test_ordinary_clients_are_served(
     name: str, attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "WAIT_SECONDS", WAIT_SECONDS)
-    monkeypatch.setattr(tls_protocol, "SHUTDOWN_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(lower_layers, "SHUTDOWN_SECONDS", WAIT_SECONDS)
     await _attacked(name, attack, tmp_path)
 
 

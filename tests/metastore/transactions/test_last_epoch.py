@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
+from headrace.agent.cluster.controller.completing_steps import EndingTimes, TransactionEnds
 from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.api.transactions import EPOCH_MAX, ProducerEpoch, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper

@@ -15,16 +15,15 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.agent.apis.share_groups import SHARE_GROUP_ROWS
-from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.apis.groups import SHARE_GROUP_ROWS
+from headrace.agent.fetch.handler import ReplyClaim
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import ShareSessions
 from headrace.agent.groups.share.share_partition import Acquired
 from headrace.agent.peers.forwarding.links import Links
 from headrace.agent.peers.share_turns import Returned
-from headrace.agent.serve.groups import compose_groups
-from headrace.agent.serve.share_asking import AskShareOwner
+from headrace.agent.serve.groups import AskShareOwner, compose_groups
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import READ_FAILED

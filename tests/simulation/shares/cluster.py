@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.fetch.waiters import Waiter
-from headrace.agent.peers.forwarding.link import LOST
+from headrace.agent.peers.forwarding.links import LOST
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
 from headrace.metastore.api.read import ReadableEnds

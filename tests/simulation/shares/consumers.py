@@ -9,7 +9,7 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace.agent.groups.share.acknowledgements import AckType
+from headrace.agent.groups.share.in_flight import AckType
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
 from tests.simulation.shares.cluster import GROUP, KEYS, TOPIC, TOPIC_ID

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from headrace.agent.access.admin.delegation_tokens import DelegationTokens
-from headrace.agent.apis.access import ACCESS_ROWS
+from headrace.agent.apis.cluster import ACCESS_ROWS
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.apis.parts import AccessParts
 from headrace.agent.cluster.cluster import Cluster

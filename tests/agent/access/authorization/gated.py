@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.agent.access.authorization.authorizer import Authorizer, Denial
-from headrace.agent.access.authorization.gate import gate
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rule import gate
 from headrace.agent.apis.acl_table import RULES
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.image import TopicImage

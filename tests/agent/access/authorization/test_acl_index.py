@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.access.authorization.access import AclAccess, new_decisions
-from headrace.agent.access.authorization.acl_index import EMPTY, AclVerdict, Subject, canonical_host
+from headrace.agent.access.authorization.access import (
+    EMPTY,
+    AclAccess,
+    AclVerdict,
+    Subject,
+    canonical_host,
+    new_decisions,
+)
 from headrace.agent.access.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from tests.agent.access.acls import an_acl

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation
-from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.sessions import AllowedTopics
 from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import ClientConnection

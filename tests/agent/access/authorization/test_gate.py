@@ -12,12 +12,11 @@ from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.audit import AuditLog
-from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.denial_log import reporting_authorizer
-from headrace.agent.access.authorization.gate import gate
+from headrace.agent.access.authorization.authorizer import Authorizer, reporting_authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rule import gate
 from headrace.agent.apis.acl_table import RULES
-from headrace.agent.groups.consumer.consumer_values import pattern_of
+from headrace.agent.groups.consumer.members import pattern_of
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.config.load import load
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings

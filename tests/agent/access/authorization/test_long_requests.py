@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.access.authorization.ask import DENIED_UNITS
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rule import DENIED_UNITS
 from headrace.agent.limits.work_slices import UNITS_MAX
-from headrace.agent.transactions.list_request import DescribeTransactions
+from headrace.agent.transactions.tool_requests import DescribeTransactions
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.typed import schema
 from tests.acl_matrix.case import build

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import AclOperation
-from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.sessions import AllowedTopics
 from headrace.agent.peers.share_turns import Returned
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from tests.agent.access.acls import a_grant

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.agent.access.quotas.client_traffic import ClientTraffic
-from headrace.agent.access.quotas.heavy_clients import (
+from headrace.agent.access.quotas.client_traffic import (
     CANDIDATES_MAX,
     CHANGES_MAX,
     LOOK_SECONDS,
     OTHERS,
     SEEN_SECONDS,
+    ClientTraffic,
     HeavyClients,
 )
 from headrace.config.memory_budget import REMEMBERED_BYTES

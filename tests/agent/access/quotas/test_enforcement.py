@@ -11,12 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.quotas import enforcement
-from headrace.agent.access.quotas.enforcement import QuotaEnforcer
-from headrace.agent.access.quotas.exchange import QuotaExchange
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer, QuotaMetrics
 from headrace.agent.access.quotas.limits import BucketKey
-from headrace.agent.access.quotas.metrics import QuotaMetrics
-from headrace.agent.access.quotas.sharing import REPORT_CHARACTERS, Use, decode_report, encode_report
-from headrace.agent.listener.muting import Muting
+from headrace.agent.access.quotas.service import REPORT_CHARACTERS, QuotaExchange, Use, decode_report, encode_report
+from headrace.agent.listener.connection_limits import Muting
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.access.quotas.enforcement import QuotaEnforcer
-from headrace.agent.access.quotas.metrics import QuotaMetrics
-from headrace.agent.access.quotas.mutations import mutation_quotas
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer, QuotaMetrics, mutation_quotas
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.topics.counts.count_changes import PartitionCounts
-from headrace.agent.topics.counts.create_partitions import CreatePartitions
-from headrace.agent.topics.create_topics import CreateTopics
-from headrace.agent.topics.delete_topics import DeleteTopics
-from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.counts.count_changes import CreatePartitions, PartitionCounts
+from headrace.agent.topics.deletions import DeleteTopics
+from headrace.agent.topics.topic_creation import CreateTopics, TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.access.quotas import sharing
-from headrace.agent.access.quotas.bucket import BURST_SECONDS, Bucket, SharedBucket
-from headrace.agent.access.quotas.limits import PRODUCE, BucketKey
-from headrace.agent.access.quotas.sharing import (
+from headrace.agent.access.quotas import service
+from headrace.agent.access.quotas.limits import BURST_SECONDS, PRODUCE, Bucket, BucketKey, SharedBucket
+from headrace.agent.access.quotas.service import (
     NO_USE,
     Neighbours,
     OthersUse,
@@ -167,7 +166,7 @@ def test_what_was_used_before_an_agent_was_heard_of_does_not_count() -> None:
 def test_a_report_has_a_bounded_size() -> None:
     many = {BucketKey(PRODUCE, f"user-{number}", None): Use(1, float(number), False) for number in range(5_000)}
     decoded = decode_report(encode_report(many))
-    assert len(decoded) == sharing.ENTRIES_MAX
+    assert len(decoded) == service.ENTRIES_MAX
     assert min(use.used for use in decoded.values()) == 4_000
 
 

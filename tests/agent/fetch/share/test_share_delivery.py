@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.fetch.handler import ReplyClaim
 from headrace.agent.fetch.share import deliver
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery
 from headrace.metastore.api.read import AbortedRange

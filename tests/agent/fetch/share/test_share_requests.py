@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.sessions import AllowedTopics
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import SESSION_BYTES, SESSION_PARTITION_BYTES, ShareSessions

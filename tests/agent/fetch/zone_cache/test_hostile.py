@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.service import FetchService, FetchSurroundings
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener

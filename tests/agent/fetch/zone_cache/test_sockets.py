@@ -12,13 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.apis.dispatch import Dispatcher
-from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
-from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.shared import CONNECTIONS, Fallback, Peers, ZoneCacheMetrics
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import ZONE_CACHE, ZONE_CACHE_KEY
-from headrace.agent.peers.connection import open_connection
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.connection import PeerTerms, open_connection
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock

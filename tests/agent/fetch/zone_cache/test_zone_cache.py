@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
+from headrace.agent.fetch.zone_cache.shared import REST_SECONDS, SLOW_CALLS
 from headrace.agent.peers.channel import WINDOW_MS
 from headrace.agent.peers.zone_cache_wire import MAX_RANGES, Ask, decode_ask, encode_ask
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError

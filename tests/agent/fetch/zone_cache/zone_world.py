@@ -14,14 +14,13 @@ from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.cluster.zone import ZoneTraffic
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.agent.fetch.zone_cache.serving import ZoneCache
 from headrace.agent.peers.channel import ZONE_CACHE, Channel
-from headrace.agent.peers.connection import PeerConnection
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.connection import PeerConnection, PeerTerms
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.frames import read_request_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.classic.promised_ids import PROMISE_SECONDS
+from headrace.agent.groups.classic.roster import PROMISE_SECONDS
 from headrace.agent.groups.group_values import GroupState, JoinAnswer, MemberProtocol, MemberRef
 from tests.agent.groups.classic.group_script import RANGE, Script
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
-from headrace.agent.groups.consumer.embedded import read_assignment
-from headrace.agent.groups.consumer.gates import gates_of
+from headrace.agent.groups.consumer.conversion import read_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
-from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.consumer.topics import KnownTopics, gates_of
 from headrace.agent.groups.group_values import (
     Abandon,
     Become,
@@ -33,7 +32,7 @@ from headrace.agent.groups.group_values import (
     SyncAnswer,
     SyncRequest,
 )
-from headrace.agent.groups.members.member_values import MemberHeartbeatAnswer
+from headrace.agent.groups.members.member import MemberHeartbeatAnswer
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.keys import split_partition_key

@@ -3,14 +3,14 @@
 What must hold at every step: no member has a child before the group has its parent up to the boundary behind it, or
 that is deleted; and a child that the group has once been given stays in the target, until the
 group has no members. In the end, when everything is read and committed, members have all children.
-The judge keeps its own account of what may be read; it uses nothing of gates.py.
+The judge keeps its own account of what may be read; it uses nothing of agent/groups/consumer/topics.py.
 """
 
 from __future__ import annotations
 
 import random
 
-from headrace.agent.groups.members.member_values import LEAVE_EPOCH
+from headrace.agent.groups.members.member import LEAVE_EPOCH
 from headrace.metastore.api.groups import ParentPosition
 from headrace.metastore.keys import partition_key
 from tests.agent.groups.consumer.consumer_world import Client, World

@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agent.groups.consumer.assignors.apart import assign_apart
-from headrace.agent.groups.consumer.assignors.assignor import Assignor, Subscriber, partitions_of
-from headrace.agent.groups.consumer.assignors.range import assign_ranges
-from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
-from headrace.agent.groups.members.partitions import Partitions
+from headrace.agent.groups.consumer.assignors import (
+    Assignor,
+    Subscriber,
+    assign_apart,
+    assign_ranges,
+    assign_uniformly,
+    partitions_of,
+)
+from headrace.agent.groups.members.member import Partitions
 from headrace.metastore.keys import partition_key, split_partition_key
 
 TOPICS = st.dictionaries(st.integers(1, 5), st.integers(0, 7), max_size=4)

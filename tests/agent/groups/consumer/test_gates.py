@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from headrace.agent.groups.consumer import gates as gates_module
-from headrace.agent.groups.consumer import target as target_module
-from headrace.agent.groups.consumer.gates import Gate, GroupGates, may_open
+from headrace.agent.groups.consumer import membership as target_module
+from headrace.agent.groups.consumer import topics as gates_module
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.saved import decode
-from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.consumer.topics import Gate, GroupGates, KnownTopics, may_open
 from headrace.metastore.api.groups import ParentPosition
 from tests.agent.groups.consumer.consumer_world import World
 from tests.agent.groups.consumer.gate_histories import first_problem

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeat
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.consumer.saved import decode
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.members.member_values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
-from headrace.agent.groups.members.partitions import from_topics
+from headrace.agent.groups.members.member import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, from_topics
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
 from tests.seeds import examples

@@ -9,18 +9,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Reply, Save
-from headrace.agent.groups.members.epochs import GroupEpochs
-from headrace.agent.groups.members.member import GroupMember
-from headrace.agent.groups.members.member_group import MemberGroup
-from headrace.agent.groups.members.member_values import (
+from headrace.agent.groups.members.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
+    GroupMember,
     MemberHeartbeat,
     MemberHeartbeatAnswer,
 )
-from headrace.agent.groups.members.membership import GroupMembership
-from headrace.agent.groups.members.roster import MemberRoster
+from headrace.agent.groups.members.member_group import MemberGroup
+from headrace.agent.groups.members.membership import GroupEpochs, GroupMembership, MemberRoster
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
-from headrace.agent.groups.share.in_flight import AcquireLimits, RangeState
+from headrace.agent.groups.share.in_flight import AckBatch, AckType, AcquireLimits, RangeState
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.metastore.share_states import KeptRange
 

@@ -10,13 +10,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.group_values import MemberRef, Reply, Save, SyncRequest
-from headrace.agent.groups.members.member_values import MemberHeartbeat, MemberHeartbeatAnswer
-from headrace.agent.groups.share.assignor import assign
+from headrace.agent.groups.members.member import MemberHeartbeat, MemberHeartbeatAnswer
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.in_flight import AcquireLimits
+from headrace.agent.groups.share.membership import ShareTopics, assign
 from headrace.agent.groups.share.rules import ShareGroupConfigs
 from headrace.agent.groups.share.share_partition import SharePartition
-from headrace.agent.groups.share.share_values import ShareTopics
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.config.group_configs import duration_ms
 from headrace.config.settings import Settings

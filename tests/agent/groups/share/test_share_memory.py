@@ -7,10 +7,15 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.acknowledgements import AckBatch
-from headrace.agent.groups.share.connections import MEMBER_BYTES, REF_BYTES, MemberConnections, Ref
-from headrace.agent.groups.share.in_flight import AcquireLimits
-from headrace.agent.groups.share.share_memory import IN_FLIGHT_BYTES, ShareMemory
+from headrace.agent.groups.share.in_flight import AckBatch, AcquireLimits
+from headrace.agent.groups.share.share_memory import (
+    IN_FLIGHT_BYTES,
+    MEMBER_BYTES,
+    REF_BYTES,
+    MemberConnections,
+    Ref,
+    ShareMemory,
+)
 from headrace.agent.groups.share.share_partition import FEW_RANGES, SharePartition
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.agent.peers.share_turns import PartitionAsk, ShareTurn

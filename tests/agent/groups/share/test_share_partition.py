@@ -10,8 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.share import share_partition
-from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
-from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
+from headrace.agent.groups.share.in_flight import AckBatch, AckType, AcquireLimits, InFlight, RangeState
 from headrace.agent.groups.share.share_partition import Acquired, SharePartition, ShareTally
 from headrace.metastore.share_states import KeptRange
 from tests.agent.groups.share.share_model import Difference, History

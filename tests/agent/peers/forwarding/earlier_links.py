@@ -10,8 +10,8 @@ from functools import partial
 
 from headrace.agent.peers.channel import FORWARDING, WINDOW_MS
 from headrace.agent.peers.connection import PeerConnection
-from headrace.agent.peers.forwarding.link import ForwardLink
-from headrace.agent.peers.forwarding.serving import ForwardServer, ServedLink, _Ready
+from headrace.agent.peers.forwarding.links import ForwardLink
+from headrace.agent.peers.forwarding.service import ForwardServer, ServedLink, _Ready
 from headrace.agent.peers.forwarding.wire import (
     NONCE_BYTES,
     OPEN_VERSION,

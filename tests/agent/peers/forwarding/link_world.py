@@ -14,11 +14,9 @@ from collections.abc import Awaitable, Callable, Collection
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY, Channel
-from headrace.agent.peers.connection import PeerConnection
-from headrace.agent.peers.forwarding.link import Answer, ForwardLink
-from headrace.agent.peers.forwarding.metrics import ForwardMetrics
-from headrace.agent.peers.forwarding.serving import ForwardServer
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.connection import PeerConnection, PeerTerms
+from headrace.agent.peers.forwarding.links import Answer, ForwardLink, ForwardMetrics
+from headrace.agent.peers.forwarding.service import ForwardServer
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, Request, Response

@@ -22,7 +22,7 @@ from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponsePart
 from headrace.agent.apis.all_apis import ROWS
 from headrace.agent.apis.api_row import routes_of
 from headrace.agent.peers.forwarding.forwarding import Forwarding
-from headrace.agent.peers.forwarding.link import LOST, Answer
+from headrace.agent.peers.forwarding.links import LOST, Answer
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import CloseConnection, Request, Response

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.peers.forwarding.link import LOST, OPEN_SECONDS, REST_SECONDS, SILENT_SECONDS, START_SECONDS
+from headrace.agent.peers.forwarding.links import LOST, OPEN_SECONDS, REST_SECONDS, SILENT_SECONDS, START_SECONDS
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import TooManyElementsError

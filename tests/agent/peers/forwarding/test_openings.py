@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from headrace.agent.listener.host import UNKNOWN_FRAME_BYTES
-from headrace.agent.peers.forwarding.link import LOST, ForwardLink
-from headrace.agent.peers.forwarding.service import _proves_links
-from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.forwarding.links import LOST, ForwardLink
+from headrace.agent.peers.forwarding.service import ForwardServer, _proves_links
 from headrace.agent.peers.forwarding.wire import (
     ENVELOPE_KEY,
     NEWEST_ENVELOPE,

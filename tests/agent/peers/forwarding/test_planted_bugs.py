@@ -11,8 +11,8 @@ from collections import defaultdict
 
 import pytest
 
-from headrace.agent.peers.forwarding.link import LOST, Answer, ForwardLink
-from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.forwarding.links import LOST, Answer, ForwardLink
+from headrace.agent.peers.forwarding.service import ForwardServer
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.protocol.request import ClientConnection, Request, Response
 from tests.agent.peers.forwarding.link_world import LinkWorld

@@ -23,12 +23,10 @@ from headrace.agent.apis.all_apis import COORDINATOR_ROWS
 from headrace.agent.apis.api_row import routes_of
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.connection import PeerTerms
 from headrace.agent.peers.forwarding.forwarding import Forwarding
-from headrace.agent.peers.forwarding.link import Answer, ForwardLink
-from headrace.agent.peers.forwarding.links import Links
-from headrace.agent.peers.forwarding.metrics import ForwardMetrics
-from headrace.agent.peers.forwarding.serving import ForwardServer
-from headrace.agent.peers.terms import PeerTerms
+from headrace.agent.peers.forwarding.links import Answer, ForwardLink, ForwardMetrics, Links
+from headrace.agent.peers.forwarding.service import ForwardServer
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock

@@ -12,11 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.apis.dispatch import Dispatcher
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
-from headrace.agent.peers.forwarding.link import LOST, ForwardLink
-from headrace.agent.peers.forwarding.metrics import ForwardMetrics
-from headrace.agent.peers.forwarding.serving import ForwardServer
+from headrace.agent.peers.connection import PeerTerms
+from headrace.agent.peers.forwarding.links import LOST, ForwardLink, ForwardMetrics
+from headrace.agent.peers.forwarding.service import ForwardServer
 from headrace.agent.peers.forwarding.wire import Envelope, EnvelopeKind, ForwardOutcome, encode_envelope
-from headrace.agent.peers.terms import PeerTerms
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.storage.clock import SystemClock

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headrace.agent.serve.tracing.fetch_spans import TracedGets
+from headrace.agent.serve.tracing.spans import TracedGets
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
 

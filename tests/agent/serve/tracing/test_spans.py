@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from headrace.agent.serve.tracing.attributes import TEXT_MAX
+from headrace.agent.serve.tracing.spans import TEXT_MAX
 from tests.agent.serve.tracing.traced_agent import traced_agent
 
 SECRET = b"what-only-the-customer-may-read"

@@ -1,0 +1,123 @@
+"""Records in the background what this agent found damaged, or forgot.
+
+Place: DamageNotes is called by files/damage.py and writes to the metastore, so that doctor names the damaged extents
+and their sources are kept. ForgottenExtents is called by the tail index and writes to the bucket which extents it
+forgot because the metastore went back, or began a new life. No reader waits for either.
+Invariant: what is found damaged is sent until the metastore has it: an unavailable metastore delays it. The same
+damage is sent at most every REPEAT_S, however many readers meet it, and at most PENDING_MAX extents wait: what does
+not fit is found again by the next reader. Of forgotten extents, only those that were committed and fed are written;
+what is not written, because the agent or the bucket fails, makes the list of lost records shorter, not wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage
+from headrace.metastore.api.read import DataExtent, Extent
+from headrace.metastore.life.forgotten import write_forgotten
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import Piece
+
+logger = logging.getLogger(__name__)
+
+
+class ForgottenExtents:
+    """One per agent; `note` may be called at any time on the loop."""
+
+    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
+        self._store = store
+        self._rng = rng
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def note(self, extents: Sequence[Extent]) -> None:
+        """Write them, if there are any."""
+        if extents:
+            task = asyncio.get_running_loop().create_task(self._write(extents))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        await asyncio.gather(*self._writing)
+
+    async def _write(self, extents: Sequence[Extent]) -> None:
+        name = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        try:
+            await write_forgotten(self._store, name, extents)
+        except HeadraceError as error:
+            logger.warning("forgotten extents not recorded: count=%d error=%s", len(extents), error)
+        else:
+            logger.warning("the metastore went back or began a new life: recorded extents=%d", len(extents))
+
+
+REPEAT_S = 600.0
+RETRY_S = 5.0
+PENDING_MAX = 1_024
+
+_Place = tuple[uuid.UUID, int]
+
+
+class DamageNotes:
+    """One per agent; `note` may be called at any time on the loop."""
+
+    def __init__(self, api: CompactionApi, clock: Clock) -> None:
+        self._api, self._clock = api, clock
+        self._pending: OrderedDict[_Place, FoundDamage] = OrderedDict()
+        self._told: OrderedDict[_Place, tuple[FoundDamage, float]] = OrderedDict()
+        self._telling: asyncio.Task[None] | None = None
+
+    def note(self, extent: DataExtent, pieces: Sequence[Piece]) -> None:
+        """Tell the metastore that these pieces of the extent are damaged, unless that was done lately."""
+        found = FoundDamage(
+            DamagedExtent(
+                extent.file_id,
+                extent.position,
+                extent.length,
+                extent.partition_key,
+                extent.base_offset,
+                extent.last_offset,
+                kind=DamageKind.ALTERED,
+                why=pieces[0].why,
+            ),
+            pieces[0].base_offset,
+            pieces[-1].last_offset,
+        )
+        place = (extent.file_id, extent.position)
+        told, at = self._told.get(place, (None, 0.0))
+        if (told == found and self._clock.monotonic() < at + REPEAT_S) or len(self._pending) >= PENDING_MAX:
+            return
+        self._pending[place] = found
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def close(self) -> None:
+        """Stop telling."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        while self._pending:
+            some = dict(self._pending)
+            try:
+                await self._api.note_damage(list(some.values()))
+            except HeadraceError as error:
+                logger.warning("damage not recorded yet: extents=%d error=%s", len(some), error)
+                await self._clock.sleep(RETRY_S)
+                continue
+            now = self._clock.monotonic()
+            for place, found in some.items():
+                if self._pending.get(place) is found:
+                    del self._pending[place]
+                self._told[place] = (found, now)
+                self._told.move_to_end(place)
+            while len(self._told) > PENDING_MAX:
+                self._told.popitem(last=False)

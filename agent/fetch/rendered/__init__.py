@@ -1,1 +1,0 @@
-"""Topics that are made from tables on request."""

@@ -1,1 +1,0 @@
-"""Assign partitions to members: pure functions, one file each."""

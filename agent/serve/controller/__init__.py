@@ -1,1 +1,0 @@
-"""The controller role: its listener, and the requests that only controllers answer."""
