@@ -79,8 +79,7 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(
             description="How the subject of a client's certificate becomes the principal's name:"
-            " RULE:pattern/replacement/[LU], separated by commas; the first one that matches counts. DEFAULT: the"
-            " whole subject."
+            " RULE:pattern/replacement/[LU], separated by commas; the first match counts. DEFAULT: the whole subject."
         ),
     ] = field(default="DEFAULT", name="ssl.principal.mapping.rules")
 

@@ -138,17 +138,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     listeners: Annotated[
         str,
         Meta(
-            description="NAME://host:port, comma-separated: the listeners for clients, the one for other agents if"
-            " inter.broker.listener.name names it, and the one for controllers if controller.listener.names names it."
-            " Port 0 picks a free one."
+            description="NAME://host:port, comma-separated: the listeners for clients, for other agents"
+            " (inter.broker.listener.name) and for controllers (controller.listener.names). Port 0 picks a free one."
         ),
     ] = field(default="PLAINTEXT://127.0.0.1:9092", name="listeners")
     advertised_listeners: Annotated[
         str,
         Meta(
-            description="NAME://host:port, comma-separated: the address to which clients of each listener are sent,"
-            " which includes other agents as clients of their listener. Port 0: the port that is bound. A listener"
-            " that is not named advertises its own address, if that is one address."
+            description="NAME://host:port, comma-separated: where clients of each listener, and other agents, are"
+            " sent. Port 0: the bound port. A listener that is not named advertises its own address, if that is one."
         ),
     ] = field(default="", name="advertised.listeners")
     inter_broker_listener_name: Annotated[
@@ -225,8 +223,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=1024,
-            description="Commit shards of a new cluster: four times as many as a zone will have agents, as those of one"
-            " shard wait for each other. `headrace storage grow-commit-shards` adds more.",
+            description="Commit shards of a new cluster: four times as many as a zone will have agents. `headrace"
+            " storage grow-commit-shards` adds more.",
         ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[
@@ -297,8 +295,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=0,
             le=100,
-            description="PUTs to S3 of flushed files up to 4 MiB that get a second, identical request while they are"
-            " slower than 95 of 100, in percent of these PUTs. 0: none.",
+            description="Percentage of PUTs to S3 of flushed files up to 4 MiB that may get a second, identical"
+            " request when slower than 95 of 100. 0: none.",
         ),
     ] = field(default=5, name="store.hedge.percent")
 
@@ -469,8 +467,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_catalog_name: Annotated[
         str,
         Meta(
-            description="The Iceberg catalog that has the tables of topics: a name, under which pyiceberg also reads"
-            " its own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__<PROPERTY>). Empty: no tables."
+            description="The Iceberg catalog of topics' tables: a name, under which pyiceberg also reads its"
+            " configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__<PROPERTY>). Empty: no tables."
         ),
     ] = field(default="", name="tables.catalog.name")
     tables_catalog_uri: Annotated[
@@ -509,8 +507,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_snapshot_max_age_ms: Annotated[
         NonNegativeInt,
         Meta(
-            description="Age at which the worker removes replaced snapshots of a table, and the files that only they"
-            " have. 0: it removes none."
+            description="Age at which replaced snapshots of a table, and the files that only they have, are removed."
+            " 0: never."
         ),
     ] = field(default=86_400_000, name="tables.snapshot.max.age.ms")
     tables_orphan_min_age_ms: Annotated[
@@ -534,8 +532,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=0,
             le=1_000,
-            description="Data files of about one size in a partition of a table that upkeep replaces by one. 0: it"
-            " replaces none.",
+            description="So many data files of about one size in a partition of a table are replaced by one. 0: never.",
         ),
     ] = field(default=8, name="tables.rewrite.min.files")
     tables_rewrite_max_bytes: Annotated[
@@ -551,8 +548,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=100,
-            description="CPU time that each job of compactor.threads uses to open, merge and compress"
-            " records, in percent of one core: it pauses after each step. 100: no limit.",
+            description="CPU time of each job of compactor.threads, in percent of one core, to open, merge and"
+            " compress records. 100: no limit.",
         ),
     ] = field(default=100, name="compaction.cpu.percent")
 
@@ -564,9 +561,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             pattern="^(console|json)$",
-            description="How log lines are written: `console` for people, `json` for programs: one object per line"
-            " with `timestamp`, `level`, `logger`, `message`, `fields` (what the message has as name=value) and"
-            " `exception`.",
+            description="`console` for people, `json` for programs: one object per line with `timestamp`, `level`,"
+            " `logger`, `message`, `fields` (the message's name=value) and `exception`.",
         ),
     ] = field(default="console", name="log.format")
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
@@ -575,9 +571,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     slow_request_ms: Annotated[
         NonNegativeInt,
         Meta(
-            description="A request that takes at least so long gets a log line with its API, client id, principal and"
-            " where the time went; what a Fetch asked to wait for does not count. At most five lines a minute and API."
-            " 0: none."
+            description="A request that takes so long, without what a Fetch asked to wait for, gets a log line; at"
+            " most five a minute and API. 0: none."
         ),
     ] = field(default=5_000, name="slow.request.ms")
     otel_enable: Annotated[
@@ -589,16 +584,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=False, name="otel.enable")
     topic_metrics_max: Annotated[
         NonNegativeInt,
-        Meta(
-            description="Maximum number of topics for which an agent shows bytes and records in /metrics by name; all"
-            " further ones are one sum. 0: no metrics by topic."
-        ),
+        Meta(description="Topics that an agent shows by name in /metrics; all further ones are one sum. 0: none."),
     ] = field(default=100, name="topic.metrics.max")
     client_metrics_max: Annotated[
         int,
         Meta(
-            description="Maximum number of pairs of user and client id for which an agent shows requests, bytes and"
-            " records in /metrics by name, those that use most; all others are one sum. 0: no metrics by client.",
+            description="Pairs of user and client id that an agent shows by name in /metrics, those that use most;"
+            " all others are one sum. 0: none.",
             ge=0,
             le=1_000,
         ),
@@ -606,8 +598,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     consumer_lag_metrics_max: Annotated[
         NonNegativeInt,
         Meta(
-            description="Maximum number of pairs of group and partition for which the active controller shows the lag"
-            " in /metrics; those with the largest lag. 0: it does not ask for lags."
+            description="Pairs of group and partition that the active controller shows in /metrics, those with the"
+            " largest lag. 0: it does not ask for lags."
         ),
     ] = field(default=1_000, name="consumer.lag.metrics.max")
     audit_log_path: Annotated[
@@ -644,8 +636,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=OF_CLIENTS,
-            description="Maximum number of Kafka connections of one agent before PROXY header, TLS handshake and"
-            " authentication are complete; beyond it the oldest of the address with the most of them is closed.",
+            description="Kafka connections of one agent before PROXY header, TLS handshake and authentication are"
+            " complete; beyond it the oldest of the address with the most of them is closed.",
         ),
     ] = field(default=500, name="max.unauthenticated.connections")
     unauthenticated_connections_max_ms: Annotated[
@@ -759,8 +751,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="A segment file's object is deleted this long after its last live byte was removed, but never"
-            " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
+            description="A segment file's object is deleted this long after its last live byte was removed, at the"
+            " earliest 75 minutes after its commit. At least the age of the oldest metastore backup that may be"
+            " restored.",
         ),
     ] = field(default=3_600_000, name="file.delete.delay.ms")
     segments_tombstone_retention_ms: Annotated[
@@ -1050,8 +1043,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A group that has not committed up to the boundary of a partition that was split in two, this"
-            " long after its coordinator first saw that, is shown by headrace_group_late_seconds.",
+            description="A group that has not committed up to the boundary of a split partition for this long is"
+            " shown by headrace_group_late_seconds.",
         ),
     ] = field(default=300_000, name="group.late.parent.ms")
     offsets_retention_minutes: Annotated[

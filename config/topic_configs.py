@@ -108,8 +108,8 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "enable.ordered.delivery": ConfigDefinition(
         "true",
         "boolean",
-        "Clients that keep the order of keys while the number of partitions changes (headrace.client) wait for it. With"
-        " false they place keys in the same way, and read each partition without waiting for others.",
+        "With false, headrace.client reads each partition without waiting for others while the number of partitions"
+        " changes.",
         ConfigEffect.WORKS,
     ),
     "file.delete.delay.ms": _fixed(

@@ -58,8 +58,7 @@ class TableMetrics:
         )
         self._following = Gauge(
             "headrace_table_following",
-            "1 if the table follows its topic; 0 if a user or its worker paused it, it is stopped or blocked, or its"
-            " newest round failed",
+            "1 if the table follows its topic; 0 if it is paused, stopped or blocked, or its newest round failed",
             ["table"],
             registry=registry,
         )

@@ -89,7 +89,7 @@ class ProduceMetrics:
         self.moved_keys = Counter(
             "headrace_moved_keys_refused_total",
             "Batches that were refused finally, because their topic doubled and they came with a moved key for the"
-            " parent after the boundary or after their producer's first batch in the child",
+            " parent too late",
             ["topic"],
             registry=registry,
         )

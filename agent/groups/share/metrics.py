@@ -47,8 +47,7 @@ class _InFlight(Collector):
         )
         yield CounterMetricFamily(
             "headrace_share_used_up_records",
-            "Records that are not delivered again although no member accepted or rejected them: their attempts are"
-            " used up (share.delivery.count.limit)",
+            "Records that are not delivered again because their attempts are used up (share.delivery.count.limit)",
             value=self._tally.used_up,
         )
 
