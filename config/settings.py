@@ -883,13 +883,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=3_000, name="controller.lease.ms")
     metadata_snapshot_bytes: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="A metadata snapshot is written after at most this many bytes of log."),
+        Meta(extra=CLUSTER, description="A metadata snapshot is written after this many bytes of log."),
     ] = field(default=20_971_520, name="metadata.log.max.record.bytes.between.snapshots")
     metadata_snapshot_interval_ms: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A metadata snapshot is written after at most this time if there are new records.",
+            description="A metadata snapshot is written after this time if there are new records.",
         ),
     ] = field(default=3_600_000, name="metadata.log.max.snapshot.interval.ms")
     group_min_session_timeout_ms: Annotated[
@@ -931,7 +931,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="Maximum number of members of a consumer group; beyond it GROUP_MAX_SIZE_REACHED.",
+            description="Members of a consumer group at most; beyond it GROUP_MAX_SIZE_REACHED.",
         ),
     ] = field(default=2_147_483_647, name="group.consumer.max.size")
     group_consumer_assignors: Annotated[
@@ -1013,8 +1013,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             extra=CLUSTER,
             description=(
-                "Maximum number of records of a partition between the first that is not done and "
-                "the last that was acquired, for one share group."
+                "Records of a partition that one share group has in flight at most: from the first that is not done to"
+                " the last that was acquired."
             ),
         ),
     ] = field(default=2_000, name="group.share.partition.max.record.locks")
@@ -1143,7 +1143,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="If the Spark application does not finish a job within this time, this process does it.",
+            description="After this time a job that Spark did not finish goes to this process.",
         ),
     ] = field(default=3_600_000, name="compaction.spark.max.wait.ms")
 
