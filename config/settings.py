@@ -911,21 +911,21 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=45_000, name="group.consumer.session.timeout.ms")
     group_consumer_min_session_timeout_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest consumer.session.timeout.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest consumer.session.timeout.ms of a group."),
     ] = field(default=45_000, name="group.consumer.min.session.timeout.ms")
     group_consumer_max_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest consumer.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest consumer.session.timeout.ms of a group.")
     ] = field(default=60_000, name="group.consumer.max.session.timeout.ms")
     group_consumer_heartbeat_interval_ms: Annotated[
         PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of consumer groups (KIP-848).")
     ] = field(default=5_000, name="group.consumer.heartbeat.interval.ms")
     group_consumer_min_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest consumer.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest consumer.heartbeat.interval.ms of a group."),
     ] = field(default=5_000, name="group.consumer.min.heartbeat.interval.ms")
     group_consumer_max_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest consumer.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest consumer.heartbeat.interval.ms of a group."),
     ] = field(default=15_000, name="group.consumer.max.heartbeat.interval.ms")
     group_consumer_max_size: Annotated[
         PositiveInt,
@@ -959,26 +959,24 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=45_000, name="group.share.session.timeout.ms")
     group_share_min_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.session.timeout.ms of a group.")
     ] = field(default=45_000, name="group.share.min.session.timeout.ms")
     group_share_max_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.session.timeout.ms of a group.")
     ] = field(default=60_000, name="group.share.max.session.timeout.ms")
     group_share_heartbeat_interval_ms: Annotated[
         PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of share groups.")
     ] = field(default=5_000, name="group.share.heartbeat.interval.ms")
     group_share_min_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.heartbeat.interval.ms of a group."),
     ] = field(default=5_000, name="group.share.min.heartbeat.interval.ms")
     group_share_max_heartbeat_interval_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.heartbeat.interval.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.heartbeat.interval.ms of a group.")
     ] = field(default=15_000, name="group.share.max.heartbeat.interval.ms")
     group_share_max_size: Annotated[
         PositiveInt,
-        Meta(
-            extra=CLUSTER, description=("Maximum number of members of a share group; beyond it GROUP_MAX_SIZE_REACHED.")
-        ),
+        Meta(extra=CLUSTER, description=("Members of a share group at most; beyond it GROUP_MAX_SIZE_REACHED.")),
     ] = field(default=200, name="group.share.max.size")
     group_share_delivery_count_limit: Annotated[
         PositiveInt,
@@ -991,10 +989,10 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=5, name="group.share.delivery.count.limit")
     group_share_min_delivery_count_limit: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.delivery.count.limit that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.delivery.count.limit of a group.")
     ] = field(default=2, name="group.share.min.delivery.count.limit")
     group_share_max_delivery_count_limit: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.delivery.count.limit that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.delivery.count.limit of a group.")
     ] = field(default=10, name="group.share.max.delivery.count.limit")
     group_share_record_lock_duration_ms: Annotated[
         PositiveInt,
@@ -1002,11 +1000,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=30_000, name="group.share.record.lock.duration.ms")
     group_share_min_record_lock_duration_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.record.lock.duration.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.record.lock.duration.ms of a group."),
     ] = field(default=15_000, name="group.share.min.record.lock.duration.ms")
     group_share_max_record_lock_duration_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest share.record.lock.duration.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest share.record.lock.duration.ms of a group."),
     ] = field(default=60_000, name="group.share.max.record.lock.duration.ms")
     group_share_partition_max_record_locks: Annotated[
         PositiveInt,
@@ -1020,24 +1018,22 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=2_000, name="group.share.partition.max.record.locks")
     group_share_min_partition_max_record_locks: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.partition.max.record.locks that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.partition.max.record.locks of a group."),
     ] = field(default=100, name="group.share.min.partition.max.record.locks")
     group_share_max_partition_max_record_locks: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks of a group."),
     ] = field(default=4_000, name="group.share.max.partition.max.record.locks")
     group_share_max_share_sessions: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description=("Maximum number of share sessions of an agent; beyond it SHARE_SESSION_LIMIT_REACHED."),
+            description=("Share sessions of an agent at most; beyond it SHARE_SESSION_LIMIT_REACHED."),
         ),
     ] = field(default=2_000, name="group.share.max.share.sessions")
     group_max_size: Annotated[
         PositiveInt,
-        Meta(
-            extra=CLUSTER, description="Maximum number of members of a classic group; beyond it GROUP_MAX_SIZE_REACHED."
-        ),
+        Meta(extra=CLUSTER, description="Members of a classic group at most; beyond it GROUP_MAX_SIZE_REACHED."),
     ] = field(default=2_147_483_647, name="group.max.size")
     group_late_parent_ms: Annotated[
         PositiveInt,
