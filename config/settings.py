@@ -105,16 +105,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     http_ssl_truststore_location: Annotated[
         str,
         Meta(
-            description="PEM file with the certificates that sign those of HTTP clients: a client with such a"
-            " certificate may read every path. Needs http.ssl.keystore.location. Unset: no client certificates."
+            description="PEM file with the authorities of HTTP clients' certificates: such a client may read every"
+            " path. Needs http.ssl.keystore.location. Unset: no client certificates."
         ),
     ] = field(default="", name="http.ssl.truststore.location")
     http_bearer_token_location: Annotated[
         str,
         Meta(
-            description="File with the bearer tokens of HTTP clients, one per line; a client with one of them may read"
-            " every path. Read again when it changes. Unset: no tokens. If neither this nor"
-            " http.ssl.truststore.location is set, every client may read every path."
+            description="File with the bearer tokens of HTTP clients that may read every path, one per line, read"
+            " again when it changes. If neither this nor http.ssl.truststore.location is set, every client may."
         ),
     ] = field(default="", name="http.bearer.token.location")
 
@@ -170,8 +169,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     proxy_protocol_listeners: Annotated[
         str,
         Meta(
-            description="Names in listeners on which every connection begins with a header of PROXY protocol version 2,"
-            " with the client's address. Only behind a load balancer that sends it: clients could name any address."
+            description="Names in listeners on which every connection begins with a header of PROXY protocol version"
+            " 2. Only behind a load balancer that sends it: clients could name any address."
         ),
     ] = field(default="", name="proxy.protocol.listeners")
 
@@ -187,8 +186,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     metastore_password_command: Annotated[
         str,
         Meta(
-            description="Program with arguments that prints the password for metastore.url, for example a token of a"
-            " cloud's IAM. It runs at most once a minute, when connections are made. Unset: the one in metastore.url."
+            description="Program with arguments that prints the password for metastore.url, such as a token of a"
+            " cloud's IAM; it runs at most once a minute. Unset: the one in metastore.url."
         ),
     ] = field(default="", name="metastore.password.command")
     metastore_pool_size: Annotated[
@@ -196,8 +195,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=10_000,
-            description="Connections that one process keeps to Postgres. Look-ups of readers have separate ones: up to"
-            " half as many more.",
+            description="Connections of one process to Postgres, and up to half as many more for look-ups of readers.",
         ),
     ] = field(default=8, name="metastore.pool.size")
     metastore_statement_timeout_ms: Annotated[
@@ -259,8 +257,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             pattern="^([0-9]{12}|)$",
-            description="Account id of the bucket's owner: S3 refuses each request if another account owns it, as after"
-            " the bucket was deleted and its name taken. Unset: not checked.",
+            description="Account id of the bucket's owner: S3 refuses each request if another account owns it. Unset:"
+            " not checked.",
             extra_json_schema={"accepted": "12 digits, or empty"},
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
@@ -450,9 +448,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     metadata_secret_keys: Annotated[
         str | None,
         Meta(
-            description="Keys with which the cluster's secrets in the metastore are sealed: 32 bytes in base64 each,"
-            " separated by commas. The first one seals, all of them open. The same on every agent. Unset: secrets are"
-            " not sealed. `headrace storage seal-secrets` seals what is there.",
+            description="Keys that seal the cluster's secrets in the metastore: 32 bytes in base64 each, separated by"
+            " commas. The first one seals, all open. The same on every agent. Unset: not sealed. `headrace storage"
+            " seal-secrets` seals what is there.",
         ),
     ] = field(default=None, name="metadata.secret.keys")
 
@@ -775,8 +773,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="The longest time for which a Spark read or an export may keep the files that it needs"
-            " (option readPinMs).",
+            description="The longest time for which a Spark read or an export keeps its files (option readPinMs).",
         ),
     ] = field(default=86_400_000, name="read.pin.max.ms")
 
@@ -829,8 +826,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A topic that was halved for unmodified clients doubles or halves again after this time at the"
-            " earliest: longer than any producer's delivery.timeout.ms.",
+            description="A topic that was halved doubles or halves again after this time at the earliest: longer than"
+            " any producer's delivery.timeout.ms.",
         ),
     ] = field(default=300_000, name="halving.settle.ms")
     default_replication_factor: Annotated[
@@ -1047,8 +1044,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="Committed offsets expire this long after their group lost its last member, or after"
-            " their commit if no member consumes the topic.",
+            description="Committed offsets expire this long after their group became empty, or after their commit if"
+            " no member consumes the topic.",
         ),
     ] = field(default=10_080, name="offsets.retention.minutes")
     offset_metadata_max_bytes: Annotated[
@@ -1131,8 +1128,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="Compaction jobs of at least this many live bytes, and cleaning of partitions with more keys"
-            " than log.cleaner.dedupe.buffer.size holds, are left to the Spark application; 0: none.",
+            description="Compaction jobs of so many live bytes, and cleaning of partitions with more keys than"
+            " log.cleaner.dedupe.buffer.size holds, are left to Spark; 0: none.",
         ),
     ] = field(default=0, name="compaction.spark.min.bytes")
     compaction_spark_max_wait_ms: Annotated[

@@ -31,7 +31,7 @@ class TableMetrics:
         )
         self._lag_seconds = Gauge(
             "headrace_table_lag_seconds",
-            "Seconds for which this process has seen the partition ahead of the Iceberg table without a pause",
+            "Seconds for which the partition has been ahead of the Iceberg table",
             ["table", "partition"],
             registry=registry,
         )

@@ -60,8 +60,7 @@ class ProduceMetrics:
         )
         self.early_flush_dollars = Gauge(
             "headrace_early_flush_dollars_per_month",
-            "Price of a month of early flushes at the rate of the last minute, at the list price of S3 Standard; 0 on a"
-            " directory",
+            "Price of a month of early flushes at the rate of the last minute, on S3 Standard; 0 on a directory",
             registry=registry,
         )
         self.early_flushes_saved = Gauge(

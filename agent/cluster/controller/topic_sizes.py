@@ -27,7 +27,7 @@ class TopicSizes:
         self._is_active = False
         self._sizes = Gauge(
             "headrace_topic_stored_bytes",
-            "Bytes of a topic's stored batches, on the active controller; all but the largest topics are one sum",
+            "Bytes of a topic's stored batches, on the active controller; small topics are one sum",
             ["topic"],
             registry=registry,
         )
