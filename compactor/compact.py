@@ -72,7 +72,7 @@ class CompactionMetrics:
         )
         self._extents = Counter(
             "headrace_compaction_extents",
-            "Extents replaced by merges (before), their replacements (after), and replacements lost to other writers",
+            "Extents replaced by merges (before), their replacements (after), and lost ones",
             ["side"],
             registry=registry,
         )

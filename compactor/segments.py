@@ -93,7 +93,7 @@ class AuditArchiveMetrics:
         self.due, self.orphans = deleted.labels("due"), deleted.labels("orphan")
         self.missing = Gauge(
             "headrace_audit_trail_objects_missing",
-            "Objects of the audit trail that the bucket did not have at the last list; their records cannot be read",
+            "Objects of the audit trail that the bucket lacked at the last list",
             registry=registry,
         )
 

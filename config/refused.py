@@ -26,7 +26,7 @@ _NO_ENGINE = "TLS is OpenSSL's: it has no providers, factories and algorithms of
 _NO_JAAS = "there is no JAAS: set sasl.enabled.mechanisms, and add users with kafka-configs --entity-type users"
 _NO_KERBEROS = "GSSAPI is not supported: use SCRAM, OAUTHBEARER or client certificates"
 _NO_THREADS = "an agent uses one event loop, not thread pools: run more agents instead"
-_NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
+_NO_REPLICAS = "the object store replicates: agents copy no data"
 _NO_LOG_SEGMENTS = (
     "a partition has no log segments: its batches are stored in files shared with other topics; see flush.bytes"
 )
@@ -160,7 +160,7 @@ _REFUSED = {
     "transaction.partition.verification.enable": _ALWAYS_VERIFIED,
     "transaction.state.log.": _NO_STATE_TOPIC,
     "transaction.two.phase.commit.enable": _NO_TWO_PHASES,
-    "unclean.leader.election.interval.ms": "no leader can lose data, so there is no unclean election",
+    "unclean.leader.election.interval.ms": "no leader can lose data",
     "unstable.": "there are no unstable API or feature versions",
     "zookeeper.": "there is no ZooKeeper: set metastore.url",
 }

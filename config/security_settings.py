@@ -28,8 +28,8 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ssl_keystore_location: Annotated[
         str,
         Meta(
-            description="PEM file with the private key and the certificate chain of listeners with SSL or SASL_SSL. It"
-            " is read again when it changes; connections stay open."
+            description="PEM file with the private key and the certificate chain of listeners with SSL or SASL_SSL,"
+            " read again when it changes."
         ),
     ] = field(default="", name="ssl.keystore.location")
     ssl_keystore_type: Annotated[str, Meta(pattern="^(PEM)$", description="Only PEM.")] = field(
@@ -41,8 +41,8 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ssl_truststore_location: Annotated[
         str,
         Meta(
-            description="PEM file with the certificates that sign those of clients and of other agents. Read again when"
-            " it changes. Unset: those of the system, for other agents; none, for clients."
+            description="PEM file with the authorities of clients' and other agents' certificates, read again when it"
+            " changes. Unset: the system's, for other agents; none, for clients."
         ),
     ] = field(default="", name="ssl.truststore.location")
     ssl_truststore_type: Annotated[str, Meta(pattern="^(PEM)$", description="Only PEM.")] = field(
@@ -79,8 +79,7 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(
             description="How the subject of a client's certificate becomes the principal's name:"
-            " RULE:pattern/replacement/[LU], separated by commas; the first one that matches counts. DEFAULT: the"
-            " whole subject."
+            " RULE:pattern/replacement/[LU], separated by commas; the first match counts. DEFAULT: the whole subject."
         ),
     ] = field(default="DEFAULT", name="ssl.principal.mapping.rules")
 
@@ -105,8 +104,8 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(
             pattern="^(file://.*|https://.*|)$",
-            description="URL of the JSON Web Key Set that signs the tokens of OAUTHBEARER: file:// (read again when it"
-            " changes) or https:// (asked again every refresh.ms, and when a token names an unknown key).",
+            description="URL of the JSON Web Key Set that signs the tokens of OAUTHBEARER: file:// (read again when"
+            " it changes) or https:// (every refresh.ms, and for an unknown key).",
             extra_json_schema={"accepted": "file:///path, https://host/path"},
         ),
     ] = field(default="", name="sasl.oauthbearer.jwks.endpoint.url")

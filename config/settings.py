@@ -105,16 +105,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     http_ssl_truststore_location: Annotated[
         str,
         Meta(
-            description="PEM file with the certificates that sign those of HTTP clients: a client with such a"
-            " certificate may read every path. Needs http.ssl.keystore.location. Unset: no client certificates."
+            description="PEM file with the authorities of HTTP clients' certificates: such a client may read every"
+            " path. Needs http.ssl.keystore.location. Unset: no client certificates."
         ),
     ] = field(default="", name="http.ssl.truststore.location")
     http_bearer_token_location: Annotated[
         str,
         Meta(
-            description="File with the bearer tokens of HTTP clients, one per line; a client with one of them may read"
-            " every path. Read again when it changes. Unset: no tokens. If neither this nor"
-            " http.ssl.truststore.location is set, every client may read every path."
+            description="File with the bearer tokens of HTTP clients that may read every path, one per line, read"
+            " again when it changes. If neither this nor http.ssl.truststore.location is set, every client may."
         ),
     ] = field(default="", name="http.bearer.token.location")
 
@@ -138,17 +137,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     listeners: Annotated[
         str,
         Meta(
-            description="NAME://host:port, comma-separated: the listeners for clients, the one for other agents if"
-            " inter.broker.listener.name names it, and the one for controllers if controller.listener.names names it."
-            " Port 0 picks a free one."
+            description="NAME://host:port, comma-separated: the listeners for clients, for other agents"
+            " (inter.broker.listener.name) and for controllers (controller.listener.names). Port 0 picks a free one."
         ),
     ] = field(default="PLAINTEXT://127.0.0.1:9092", name="listeners")
     advertised_listeners: Annotated[
         str,
         Meta(
-            description="NAME://host:port, comma-separated: the address to which clients of each listener are sent,"
-            " which includes other agents as clients of their listener. Port 0: the port that is bound. A listener"
-            " that is not named advertises its own address, if that is one address."
+            description="NAME://host:port, comma-separated: where clients of each listener, and other agents, are"
+            " sent. Port 0: the bound port. A listener that is not named advertises its own address, if that is one."
         ),
     ] = field(default="", name="advertised.listeners")
     inter_broker_listener_name: Annotated[
@@ -172,8 +169,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     proxy_protocol_listeners: Annotated[
         str,
         Meta(
-            description="Names in listeners on which every connection begins with a header of PROXY protocol version 2,"
-            " with the client's address. Only behind a load balancer that sends it: clients could name any address."
+            description="Names in listeners on which every connection begins with a header of PROXY protocol version"
+            " 2. Only behind a load balancer that sends it: clients could name any address."
         ),
     ] = field(default="", name="proxy.protocol.listeners")
 
@@ -189,8 +186,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     metastore_password_command: Annotated[
         str,
         Meta(
-            description="Program with arguments that prints the password for metastore.url, for example a token of a"
-            " cloud's IAM. It runs at most once a minute, when connections are made. Unset: the one in metastore.url."
+            description="Program with arguments that prints the password for metastore.url, such as a token of a"
+            " cloud's IAM; it runs at most once a minute. Unset: the one in metastore.url."
         ),
     ] = field(default="", name="metastore.password.command")
     metastore_pool_size: Annotated[
@@ -198,8 +195,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=10_000,
-            description="Connections that one process keeps to Postgres. Look-ups of readers have separate ones: up to"
-            " half as many more.",
+            description="Connections of one process to Postgres, and up to half as many more for look-ups of readers.",
         ),
     ] = field(default=8, name="metastore.pool.size")
     metastore_statement_timeout_ms: Annotated[
@@ -225,8 +221,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=1024,
-            description="Commit shards of a new cluster: four times as many as a zone will have agents, as those of one"
-            " shard wait for each other. `headrace storage grow-commit-shards` adds more.",
+            description="Commit shards of a new cluster: four times as many as a zone will have agents. `headrace"
+            " storage grow-commit-shards` adds more.",
         ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[
@@ -261,8 +257,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             pattern="^([0-9]{12}|)$",
-            description="Account id of the bucket's owner: S3 refuses each request if another account owns it, as after"
-            " the bucket was deleted and its name taken. Unset: not checked.",
+            description="Account id of the bucket's owner: S3 refuses each request if another account owns it. Unset:"
+            " not checked.",
             extra_json_schema={"accepted": "12 digits, or empty"},
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
@@ -297,8 +293,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=0,
             le=100,
-            description="PUTs to S3 of flushed files up to 4 MiB that get a second, identical request while they are"
-            " slower than 95 of 100, in percent of these PUTs. 0: none.",
+            description="Percentage of PUTs to S3 of flushed files up to 4 MiB that may get a second, identical"
+            " request when slower than 95 of 100. 0: none.",
         ),
     ] = field(default=5, name="store.hedge.percent")
 
@@ -452,9 +448,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     metadata_secret_keys: Annotated[
         str | None,
         Meta(
-            description="Keys with which the cluster's secrets in the metastore are sealed: 32 bytes in base64 each,"
-            " separated by commas. The first one seals, all of them open. The same on every agent. Unset: secrets are"
-            " not sealed. `headrace storage seal-secrets` seals what is there.",
+            description="Keys that seal the cluster's secrets in the metastore: 32 bytes in base64 each, separated by"
+            " commas. The first one seals, all open. The same on every agent. Unset: not sealed. `headrace storage"
+            " seal-secrets` seals what is there.",
         ),
     ] = field(default=None, name="metadata.secret.keys")
 
@@ -469,8 +465,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_catalog_name: Annotated[
         str,
         Meta(
-            description="The Iceberg catalog that has the tables of topics: a name, under which pyiceberg also reads"
-            " its own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__<PROPERTY>). Empty: no tables."
+            description="The Iceberg catalog of topics' tables: a name, under which pyiceberg also reads its"
+            " configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__<PROPERTY>). Empty: no tables."
         ),
     ] = field(default="", name="tables.catalog.name")
     tables_catalog_uri: Annotated[
@@ -509,8 +505,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_snapshot_max_age_ms: Annotated[
         NonNegativeInt,
         Meta(
-            description="Age at which the worker removes replaced snapshots of a table, and the files that only they"
-            " have. 0: it removes none."
+            description="Age at which replaced snapshots of a table, and the files that only they have, are removed."
+            " 0: never."
         ),
     ] = field(default=86_400_000, name="tables.snapshot.max.age.ms")
     tables_orphan_min_age_ms: Annotated[
@@ -534,8 +530,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=0,
             le=1_000,
-            description="Data files of about one size in a partition of a table that upkeep replaces by one. 0: it"
-            " replaces none.",
+            description="So many data files of about one size in a partition of a table are replaced by one. 0: never.",
         ),
     ] = field(default=8, name="tables.rewrite.min.files")
     tables_rewrite_max_bytes: Annotated[
@@ -551,8 +546,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=100,
-            description="CPU time that each job of compactor.threads uses to open, merge and compress"
-            " records, in percent of one core: it pauses after each step. 100: no limit.",
+            description="CPU time of each job of compactor.threads, in percent of one core, to open, merge and"
+            " compress records. 100: no limit.",
         ),
     ] = field(default=100, name="compaction.cpu.percent")
 
@@ -564,9 +559,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             pattern="^(console|json)$",
-            description="How log lines are written: `console` for people, `json` for programs: one object per line"
-            " with `timestamp`, `level`, `logger`, `message`, `fields` (what the message has as name=value) and"
-            " `exception`.",
+            description="`console` for people, `json` for programs: one object per line with `timestamp`, `level`,"
+            " `logger`, `message`, `fields` (the message's name=value) and `exception`.",
         ),
     ] = field(default="console", name="log.format")
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
@@ -575,9 +569,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     slow_request_ms: Annotated[
         NonNegativeInt,
         Meta(
-            description="A request that takes at least so long gets a log line with its API, client id, principal and"
-            " where the time went; what a Fetch asked to wait for does not count. At most five lines a minute and API."
-            " 0: none."
+            description="A request that takes so long, without what a Fetch asked to wait for, gets a log line; at"
+            " most five a minute and API. 0: none."
         ),
     ] = field(default=5_000, name="slow.request.ms")
     otel_enable: Annotated[
@@ -589,16 +582,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=False, name="otel.enable")
     topic_metrics_max: Annotated[
         NonNegativeInt,
-        Meta(
-            description="Maximum number of topics for which an agent shows bytes and records in /metrics by name; all"
-            " further ones are one sum. 0: no metrics by topic."
-        ),
+        Meta(description="Topics that an agent shows by name in /metrics; all further ones are one sum. 0: none."),
     ] = field(default=100, name="topic.metrics.max")
     client_metrics_max: Annotated[
         int,
         Meta(
-            description="Maximum number of pairs of user and client id for which an agent shows requests, bytes and"
-            " records in /metrics by name, those that use most; all others are one sum. 0: no metrics by client.",
+            description="Pairs of user and client id that an agent shows by name in /metrics, those that use most;"
+            " all others are one sum. 0: none.",
             ge=0,
             le=1_000,
         ),
@@ -606,8 +596,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     consumer_lag_metrics_max: Annotated[
         NonNegativeInt,
         Meta(
-            description="Maximum number of pairs of group and partition for which the active controller shows the lag"
-            " in /metrics; those with the largest lag. 0: it does not ask for lags."
+            description="Pairs of group and partition that the active controller shows in /metrics, those with the"
+            " largest lag. 0: it does not ask for lags."
         ),
     ] = field(default=1_000, name="consumer.lag.metrics.max")
     audit_log_path: Annotated[
@@ -644,8 +634,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=OF_CLIENTS,
-            description="Maximum number of Kafka connections of one agent before PROXY header, TLS handshake and"
-            " authentication are complete; beyond it the oldest of the address with the most of them is closed.",
+            description="Kafka connections of one agent before PROXY header, TLS handshake and authentication are"
+            " complete; beyond it the oldest of the address with the most of them is closed.",
         ),
     ] = field(default=500, name="max.unauthenticated.connections")
     unauthenticated_connections_max_ms: Annotated[
@@ -759,8 +749,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="A segment file's object is deleted this long after its last live byte was removed, but never"
-            " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
+            description="A segment file's object is deleted this long after its last live byte was removed, at the"
+            " earliest 75 minutes after its commit. At least the age of the oldest metastore backup that may be"
+            " restored.",
         ),
     ] = field(default=3_600_000, name="file.delete.delay.ms")
     segments_tombstone_retention_ms: Annotated[
@@ -782,8 +773,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="The longest time for which a Spark read or an export may keep the files that it needs"
-            " (option readPinMs).",
+            description="The longest time for which a Spark read or an export keeps its files (option readPinMs).",
         ),
     ] = field(default=86_400_000, name="read.pin.max.ms")
 
@@ -836,8 +826,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A topic that was halved for unmodified clients doubles or halves again after this time at the"
-            " earliest: longer than any producer's delivery.timeout.ms.",
+            description="A topic that was halved doubles or halves again after this time at the earliest: longer than"
+            " any producer's delivery.timeout.ms.",
         ),
     ] = field(default=300_000, name="halving.settle.ms")
     default_replication_factor: Annotated[
@@ -890,13 +880,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=3_000, name="controller.lease.ms")
     metadata_snapshot_bytes: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="A metadata snapshot is written after at most this many bytes of log."),
+        Meta(extra=CLUSTER, description="A metadata snapshot is written after this many bytes of log."),
     ] = field(default=20_971_520, name="metadata.log.max.record.bytes.between.snapshots")
     metadata_snapshot_interval_ms: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A metadata snapshot is written after at most this time if there are new records.",
+            description="A metadata snapshot is written after this time if there are new records.",
         ),
     ] = field(default=3_600_000, name="metadata.log.max.snapshot.interval.ms")
     group_min_session_timeout_ms: Annotated[
@@ -918,27 +908,27 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=45_000, name="group.consumer.session.timeout.ms")
     group_consumer_min_session_timeout_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest consumer.session.timeout.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest consumer.session.timeout.ms of a group."),
     ] = field(default=45_000, name="group.consumer.min.session.timeout.ms")
     group_consumer_max_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest consumer.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest consumer.session.timeout.ms of a group.")
     ] = field(default=60_000, name="group.consumer.max.session.timeout.ms")
     group_consumer_heartbeat_interval_ms: Annotated[
         PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of consumer groups (KIP-848).")
     ] = field(default=5_000, name="group.consumer.heartbeat.interval.ms")
     group_consumer_min_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest consumer.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest consumer.heartbeat.interval.ms of a group."),
     ] = field(default=5_000, name="group.consumer.min.heartbeat.interval.ms")
     group_consumer_max_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest consumer.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest consumer.heartbeat.interval.ms of a group."),
     ] = field(default=15_000, name="group.consumer.max.heartbeat.interval.ms")
     group_consumer_max_size: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="Maximum number of members of a consumer group; beyond it GROUP_MAX_SIZE_REACHED.",
+            description="Members of a consumer group at most; beyond it GROUP_MAX_SIZE_REACHED.",
         ),
     ] = field(default=2_147_483_647, name="group.consumer.max.size")
     group_consumer_assignors: Annotated[
@@ -966,26 +956,24 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=45_000, name="group.share.session.timeout.ms")
     group_share_min_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.session.timeout.ms of a group.")
     ] = field(default=45_000, name="group.share.min.session.timeout.ms")
     group_share_max_session_timeout_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.session.timeout.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.session.timeout.ms of a group.")
     ] = field(default=60_000, name="group.share.max.session.timeout.ms")
     group_share_heartbeat_interval_ms: Annotated[
         PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of share groups.")
     ] = field(default=5_000, name="group.share.heartbeat.interval.ms")
     group_share_min_heartbeat_interval_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.heartbeat.interval.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.heartbeat.interval.ms of a group."),
     ] = field(default=5_000, name="group.share.min.heartbeat.interval.ms")
     group_share_max_heartbeat_interval_ms: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.heartbeat.interval.ms that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.heartbeat.interval.ms of a group.")
     ] = field(default=15_000, name="group.share.max.heartbeat.interval.ms")
     group_share_max_size: Annotated[
         PositiveInt,
-        Meta(
-            extra=CLUSTER, description=("Maximum number of members of a share group; beyond it GROUP_MAX_SIZE_REACHED.")
-        ),
+        Meta(extra=CLUSTER, description=("Members of a share group at most; beyond it GROUP_MAX_SIZE_REACHED.")),
     ] = field(default=200, name="group.share.max.size")
     group_share_delivery_count_limit: Annotated[
         PositiveInt,
@@ -998,10 +986,10 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=5, name="group.share.delivery.count.limit")
     group_share_min_delivery_count_limit: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.delivery.count.limit that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.delivery.count.limit of a group.")
     ] = field(default=2, name="group.share.min.delivery.count.limit")
     group_share_max_delivery_count_limit: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Largest share.delivery.count.limit that a group config may set.")
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.delivery.count.limit of a group.")
     ] = field(default=10, name="group.share.max.delivery.count.limit")
     group_share_record_lock_duration_ms: Annotated[
         PositiveInt,
@@ -1009,57 +997,55 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     ] = field(default=30_000, name="group.share.record.lock.duration.ms")
     group_share_min_record_lock_duration_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.record.lock.duration.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.record.lock.duration.ms of a group."),
     ] = field(default=15_000, name="group.share.min.record.lock.duration.ms")
     group_share_max_record_lock_duration_ms: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest share.record.lock.duration.ms that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest share.record.lock.duration.ms of a group."),
     ] = field(default=60_000, name="group.share.max.record.lock.duration.ms")
     group_share_partition_max_record_locks: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
             description=(
-                "Maximum number of records of a partition between the first that is not done and "
-                "the last that was acquired, for one share group."
+                "Records of a partition that one share group has in flight at most: from the first that is not done to"
+                " the last that was acquired."
             ),
         ),
     ] = field(default=2_000, name="group.share.partition.max.record.locks")
     group_share_min_partition_max_record_locks: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Smallest share.partition.max.record.locks that a group config may set."),
+        Meta(extra=CLUSTER, description="Smallest share.partition.max.record.locks of a group."),
     ] = field(default=100, name="group.share.min.partition.max.record.locks")
     group_share_max_partition_max_record_locks: Annotated[
         PositiveInt,
-        Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks that a group config may set."),
+        Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks of a group."),
     ] = field(default=4_000, name="group.share.max.partition.max.record.locks")
     group_share_max_share_sessions: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description=("Maximum number of share sessions of an agent; beyond it SHARE_SESSION_LIMIT_REACHED."),
+            description=("Share sessions of an agent at most; beyond it SHARE_SESSION_LIMIT_REACHED."),
         ),
     ] = field(default=2_000, name="group.share.max.share.sessions")
     group_max_size: Annotated[
         PositiveInt,
-        Meta(
-            extra=CLUSTER, description="Maximum number of members of a classic group; beyond it GROUP_MAX_SIZE_REACHED."
-        ),
+        Meta(extra=CLUSTER, description="Members of a classic group at most; beyond it GROUP_MAX_SIZE_REACHED."),
     ] = field(default=2_147_483_647, name="group.max.size")
     group_late_parent_ms: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="A group that has not committed up to the boundary of a partition that was split in two, this"
-            " long after its coordinator first saw that, is shown by headrace_group_late_seconds.",
+            description="A group that has not committed up to the boundary of a split partition for this long is"
+            " shown by headrace_group_late_seconds.",
         ),
     ] = field(default=300_000, name="group.late.parent.ms")
     offsets_retention_minutes: Annotated[
         PositiveInt,
         Meta(
             extra=CLUSTER,
-            description="Committed offsets expire this long after their group lost its last member, or after"
-            " their commit if no member consumes the topic.",
+            description="Committed offsets expire this long after their group became empty, or after their commit if"
+            " no member consumes the topic.",
         ),
     ] = field(default=10_080, name="offsets.retention.minutes")
     offset_metadata_max_bytes: Annotated[
@@ -1142,15 +1128,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="Compaction jobs of at least this many live bytes, and cleaning of partitions with more keys"
-            " than log.cleaner.dedupe.buffer.size holds, are left to the Spark application; 0: none.",
+            description="Compaction jobs of so many live bytes, and cleaning of partitions with more keys than"
+            " log.cleaner.dedupe.buffer.size holds, are left to Spark; 0: none.",
         ),
     ] = field(default=0, name="compaction.spark.min.bytes")
     compaction_spark_max_wait_ms: Annotated[
         NonNegativeInt,
         Meta(
             extra=CLUSTER,
-            description="If the Spark application does not finish a job within this time, this process does it.",
+            description="After this time a job that Spark did not finish goes to this process.",
         ),
     ] = field(default=3_600_000, name="compaction.spark.max.wait.ms")
 

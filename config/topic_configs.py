@@ -72,10 +72,10 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
 
 _COMPACTED = "On topics with cleanup.policy=compact:"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
-NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
-_ONE_LEVEL = "each codec has one fixed level here; producers choose theirs"
-_NO_INDEX_FILES = "a partition has no index files: each segment file has an index of a fixed density"
-_EXTENTS = "retention deletes an extent (8 MiB, or one large batch) at a time, where Kafka deletes a log segment"
+NO_REPLICAS = "the object store replicates: agents copy no data"
+_ONE_LEVEL = "each codec has one fixed level here"
+_NO_INDEX_FILES = "a partition has no index files"
+_EXTENTS = "retention deletes an extent (8 MiB, or one large batch) at a time"
 _IN_BUCKET = "all data is in object storage from the start"
 
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
@@ -92,9 +92,9 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "compression.type": ConfigDefinition(
         "producer",
         "string",
-        "Batches are stored and read as their producer sent them. A codec other than producer is applied when"
-        " compaction merges batches into larger ones (level 2: minutes to hours later). Until then neither the bucket"
-        " nor a consumer sees it, and a batch that compaction cannot open (transactional, too large) keeps its codec.",
+        "Batches are stored and read as their producer sent them, until compaction merges them into larger ones"
+        " (level 2: minutes to hours later) with this codec. A batch that it cannot open (transactional, too large)"
+        " keeps its codec.",
         ConfigEffect.LATER,
         (Synonym("compression.type"),),
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
@@ -108,15 +108,14 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "enable.ordered.delivery": ConfigDefinition(
         "true",
         "boolean",
-        "Clients that keep the order of keys while the number of partitions changes (headrace.client) wait for it. With"
-        " false they place keys in the same way, and read each partition without waiting for others.",
+        "With false, headrace.client reads each partition without waiting for others while the number of partitions"
+        " changes.",
         ConfigEffect.WORKS,
     ),
     "file.delete.delay.ms": _fixed(
         _long(
             60_000,
-            "a segment file holds batches of many topics, so the delay is the same for all: set file.delete.delay.ms"
-            " of the cluster",
+            "a segment file holds many topics: set file.delete.delay.ms of the cluster",
             Synonym("log.segment.delete.delay.ms"),
         )
     ),
@@ -226,7 +225,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     ),
     **TABLE_CONFIGS,
     "unclean.leader.election.enable": _only_false(
-        "no leader can lose data, so there is no unclean election",
+        "no leader can lose data",
         Synonym("unclean.leader.election.enable"),
     ),
 }

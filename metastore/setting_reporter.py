@@ -62,21 +62,20 @@ class SettingReporter:
         self._looks_without_compactor = self._looks_without_values = 0
         self._ignored = Gauge(
             "headrace_setting_ignored",
-            "1 for each setting of this process's file that has another value in the cluster; the cluster's applies",
+            "1 for each setting of this process's file with another value in the cluster, which applies",
             ["name"],
             registry=registry,
         )
         self._disputed = Gauge(
             "headrace_setting_disputed",
-            "1 for each setting that the cluster has no value for and running processes disagree about: what needs it"
-            " deletes nothing",
+            "1 for each setting without a value of the cluster, about which processes disagree: nothing is deleted by"
+            " it",
             ["name"],
             registry=registry,
         )
         self._undecided = Gauge(
             "headrace_setting_undecided",
-            "1 for each setting that decides what is deleted and that the cluster has no value for: nothing is deleted"
-            " by it",
+            "1 for each setting of deletion without a value of the cluster: nothing is deleted by it",
             ["name"],
             registry=registry,
         )

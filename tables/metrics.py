@@ -31,7 +31,7 @@ class TableMetrics:
         )
         self._lag_seconds = Gauge(
             "headrace_table_lag_seconds",
-            "Seconds for which this process has seen the partition ahead of the Iceberg table without a pause",
+            "Seconds for which the partition has been ahead of the Iceberg table",
             ["table", "partition"],
             registry=registry,
         )
@@ -58,8 +58,7 @@ class TableMetrics:
         )
         self._following = Gauge(
             "headrace_table_following",
-            "1 if the table follows its topic; 0 if a user or its worker paused it, it is stopped or blocked, or its"
-            " newest round failed",
+            "1 if the table follows its topic; 0 if it is paused, stopped or blocked, or its newest round failed",
             ["table"],
             registry=registry,
         )

@@ -73,10 +73,10 @@ def unadvertised(row: ApiRow[P]) -> ApiRow[P]:
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
 _GROUP_DENIED, _TOPIC_DENIED = FAILED[_GROUP], FAILED[_TOPIC]
-EVERYONE = Rule(None, (), "all clients: it comes before a principal is known")
+EVERYONE = Rule(None, (), "all clients, before a login")
 ALTER_CLUSTER = whole(AclOperation.ALTER, AclResource.CLUSTER)
 DESCRIBE_CLUSTER = whole(AclOperation.DESCRIBE, AclResource.CLUSTER)
-TABLE_NAMES = "a topic with the name of each `table.name` that is not its topic's own"
+TABLE_NAMES = "each `table.name` that is not its topic's own"
 OPERATIONS_UNITS = 30
 """What it costs to find all operations that a client may do with a group."""
 _ASSIGNMENTS = ("assignment", "target_assignment")

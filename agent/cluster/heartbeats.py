@@ -33,8 +33,7 @@ class ControllerWatch:
         self._warned = False
         self._gauge = Gauge(
             "headrace_active_controller_id",
-            "Node id of the active controller as of this agent's last heartbeat; -1 if there is none:"
-            " then silent agents are not fenced",
+            "Node id of the active controller at this agent's last heartbeat; -1: none",
             registry=registry,
         )
         self._gauge.set(NOBODY)

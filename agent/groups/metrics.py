@@ -43,8 +43,7 @@ class _LateGroups(Collector):
         late = self._late()
         count = GaugeMetricFamily(
             "headrace_groups_late",
-            "Groups that have not committed up to the boundary of a split partition for group.late.parent.ms, so that"
-            " they do not get its child",
+            "Groups that have not committed up to the boundary of a split partition for group.late.parent.ms",
             value=len(late),
         )
         each = GaugeMetricFamily(
@@ -62,7 +61,7 @@ class GroupMetrics:
         self._registry = registry
         self.state_changes = Counter(
             "headrace_group_state_changes_total",
-            "Groups that entered a state; PreparingRebalance is a rebalance begun, CompletingRebalance a generation",
+            "Groups that entered a state; PreparingRebalance: a rebalance began",
             ["kind", "state"],
             registry=registry,
         )

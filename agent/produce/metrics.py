@@ -59,8 +59,7 @@ class ProduceMetrics:
         )
         self.early_flush_dollars = Gauge(
             "headrace_early_flush_dollars_per_month",
-            "Price of a month of early flushes at the rate of the last minute, at the list price of S3 Standard; 0 on a"
-            " directory",
+            "Price of a month of early flushes at the rate of the last minute, on S3 Standard; 0 on a directory",
             registry=registry,
         )
         self.early_flushes_saved = Gauge(
@@ -88,7 +87,7 @@ class ProduceMetrics:
         self.moved_keys = Counter(
             "headrace_moved_keys_refused_total",
             "Batches that were refused finally, because their topic doubled and they came with a moved key for the"
-            " parent after the boundary or after their producer's first batch in the child",
+            " parent too late",
             ["topic"],
             registry=registry,
         )

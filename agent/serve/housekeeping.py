@@ -63,25 +63,25 @@ class Housekeeper:
         self._held_snapshot = Gauge(
             "headrace_metastore_held_snapshot_transactions",
             "Transactions of the metastore since the oldest snapshot that a session, a standby or a replication slot"
-            " holds: what they removed or changed still fills its tables",
+            " holds; until it ends, tables grow",
             registry=registry,
         )
         self._bulk_write = Gauge(
             "headrace_bulk_write_waits_seconds",
-            "Seconds since the last progress of the decided bulk write that waits the longest to be completed; 0 if"
-            " there is none. Topics do not grow, and no boundary is set, before it is complete",
+            "Seconds since the last progress of the oldest incomplete bulk write; 0 if there is none. Topics do not"
+            " grow before it is complete",
             registry=registry,
         )
         self._audit_block = Gauge(
             "headrace_audit_trail_waits_seconds",
-            "Seconds since the oldest block of the audit trail that is still in Postgres was full; 0 if none is full."
-            " Up to a minute is usual: more if archiving falls behind, and the table grows",
+            "Age of the oldest full block of the audit trail that is still in Postgres; 0 if there is none. More than"
+            " a minute: archiving falls behind",
             registry=registry,
         )
         self._overdue_slots = Gauge(
             "headrace_metastore_slots_overdue",
-            "Turns for which the next slot of the feed (30 s each) or of the answers (15 min each) is overdue: more"
-            " than 1 while it cannot be emptied, and its table grows",
+            "Turns for which the next slot of the feed (30 s each) or of the answers (15 min each) is overdue; more"
+            " than 1: it cannot be emptied",
             ["log"],
             registry=registry,
         )

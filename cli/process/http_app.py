@@ -110,8 +110,8 @@ class Readiness:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = Gauge(
             "headrace_dependency_failing",
-            "1 while this process's own probes of the metastore or the bucket fail, its heartbeats or PUTs fail, or the"
-            " metastore does not write: it refuses, or commits wait for a synchronous standby",
+            "1 while this process's probes, heartbeats or PUTs fail, or the metastore does not write: it refuses, or"
+            " commits wait for a synchronous standby",
             ["dependency"],
             registry=registry,
         )

@@ -148,7 +148,7 @@ SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
 SECONDS = Histogram(
     "headrace_metastore_call_seconds",
-    "Duration of this process's calls to the metastore, failed ones and the wait for a connection included",
+    "Duration of calls to the metastore, failed ones and waits for a connection included",
     ["operation"],
     buckets=(0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 5),
 )

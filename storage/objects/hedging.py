@@ -105,7 +105,7 @@ FLUSHED = 7
 
 HEDGES = Counter(
     "headrace_store_hedges_total",
-    "Second requests for slow PUTs of flush files, by result: answered first (won), later (lost), or both failed",
+    "Second requests for slow PUTs of flush files: answered first (won), later (lost), or both failed",
     ["result"],
 )
 from_zero(HEDGES, ("won", "lost", "failed"))

@@ -32,7 +32,7 @@ class TopicSizes:
         self._is_active = False
         self._sizes = Gauge(
             "headrace_topic_stored_bytes",
-            "Bytes of a topic's stored batches, on the active controller; all but the largest topics are one sum",
+            "Bytes of a topic's stored batches, on the active controller; small topics are one sum",
             ["topic"],
             registry=registry,
         )
@@ -89,13 +89,13 @@ class ConsumerLags:
         )
         self._seconds = Gauge(
             "headrace_consumer_lag_seconds",
-            "How old the next record of a group is at least, by the timestamps of its extent, on the active controller",
+            "Least age of a group's next record, on the active controller",
             ["group", "topic", "partition"],
             registry=registry,
         )
         self._omitted = Gauge(
             "headrace_consumer_lag_omitted",
-            "Pairs of group and partition without such a series, because there are more than consumer.lag.metrics.max",
+            "Pairs of group and partition beyond consumer.lag.metrics.max, without such a series",
             registry=registry,
         )
 

@@ -47,8 +47,7 @@ class _InFlight(Collector):
         )
         yield CounterMetricFamily(
             "headrace_share_used_up_records",
-            "Records that are not delivered again although no member accepted or rejected them: their attempts are"
-            " used up (share.delivery.count.limit)",
+            "Records that are not delivered again because their attempts are used up (share.delivery.count.limit)",
             value=self._tally.used_up,
         )
 
@@ -72,16 +71,14 @@ class ShareMetrics:
         )
         partitions = Counter(
             "headrace_share_fetch_partitions_total",
-            "Partitions for which members asked, by whether they acquired records there; Kafka's"
-            " RequestTopicPartitionsFetchRatio is the part with `acquired`",
+            "Partitions for which members asked; Kafka's RequestTopicPartitionsFetchRatio is the part with `acquired`",
             ["result"],
             registry=registry,
         )
         self.fetch_partitions = from_zero(partitions, ("acquired", "nothing"))
         self.acquire_seconds = Histogram(
             "headrace_share_acquire_seconds",
-            "Time until a ShareFetch that got records acquired them, the wait for records included; Kafka's"
-            " TopicPartitionsAcquireTimeMs",
+            "Time until a ShareFetch acquired records, waits included; Kafka's TopicPartitionsAcquireTimeMs",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
