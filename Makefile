@@ -86,7 +86,7 @@ SHARED_TESTS = $(shell find tests -name '*.py' ! -name 'test_*' ! -name conftest
 
 check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy load $(SHARED_TESTS) && $(BIN)/lint-imports
-	@$(BIN)/codespell && $(BIN)/python -m tests.house.words && $(BIN)/python -m tests.house.docstrings
+	@$(BIN)/codespell && $(BIN)/python -m tests.house.words && $(BIN)/python -m tests.house.docstrings && $(BIN)/python -m tests.house.structure
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
