@@ -34,6 +34,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
 from load.postgres_servers import Servers, make_primary
+from tests.kept_databases import Database, KeptDatabases, Reached, keep, pool_of
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
@@ -114,6 +115,9 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
         server = EmbeddedPostgres(place, fsync=False, tcp=True, installation=installation)
         server.start()
+        # the statistics of a vacuum between two tests would change the plans of the second
+        _run(server, "ALTER SYSTEM SET autovacuum_naptime = '1d'")
+        _run(server, "SELECT pg_reload_conf()")
         yield server
         server.stop()
 
@@ -187,14 +191,36 @@ def copies(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterat
         yield copy
 
 
+@pytest.fixture(scope="session")
+def kept_databases(copies: Copies) -> Iterator[KeptDatabases]:
+    """Databases that one test with a metastore leaves to the next."""
+    kept = KeptDatabases(copies)
+    yield kept
+    kept.close()
+
+
 @pytest.fixture
-def metastore_url(copies: Copies) -> Iterator[str]:
-    """Address of a migrated database of this test's own. Copies share one cluster and incarnation id.
+def kept_database(request: pytest.FixtureRequest, copies: Copies) -> Iterator[Database | None]:
+    """One of them, for a test that takes `metastore`. None for others, and where sessions are a pooler's."""
+    is_kept = "metastore" in request.fixturenames and request.node.get_closest_marker("own_database") is None
+    if is_kept and "HEADRACE_TEST_POOLER" not in os.environ:
+        with request.getfixturevalue("kept_databases").one() as database:
+            yield database
+    else:
+        yield None
+
+
+@pytest.fixture
+def metastore_url(kept_database: Database | None, copies: Copies) -> Iterator[str]:
+    """Address of a migrated database that no other test uses meanwhile. They share one cluster and incarnation id.
 
     Merged files have no keys: `with_keys` of tests/metastore/segment_keys.py changes that.
     """
-    with copies() as url:
-        yield url
+    if kept_database is not None:
+        yield kept_database.url
+    else:
+        with copies() as url:
+            yield url
 
 
 @pytest.fixture(scope="module")
@@ -211,20 +237,29 @@ def pooled_url(postgres_server: EmbeddedPostgres, metastore_url: str, pooler_por
 
 
 @pytest.fixture
-async def metastore(metastore_url: str, request: pytest.FixtureRequest) -> AsyncIterator[PostgresMetastore]:
-    """The real metastore on a database of this test's own.
+async def metastore(
+    metastore_url: str, kept_database: Database | None, request: pytest.FixtureRequest
+) -> AsyncIterator[PostgresMetastore]:
+    """The real metastore on a database that no other test uses meanwhile.
 
     Its pool begins with one connection, which is enough for most tests: each costs Postgres four milliseconds of CPU,
-    and compiles the functions that it calls again.
+    and compiles the functions that it calls again. So the test before leaves its own (tests/kept_databases.py).
     """
     from headrace.metastore.postgres import pool
+    from headrace.metastore.postgres.statement import Pool
     from headrace.metastore.postgres.store import PostgresMetastore
 
     url = request.getfixturevalue("pooled_url") if "HEADRACE_TEST_POOLER" in os.environ else metastore_url
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pool, "_opened", partial(_opened_with_one, pool._opened))
+        if kept_database is not None:
+            patched.setattr(pool, "Pool", partial(Pool, connection_class=pool_of(kept_database)))
+            if kept_database.sessions:
+                patched.setattr(pool, "AsyncConnection", Reached)
         store = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
     yield store
+    if kept_database is not None:
+        keep(kept_database, [*store.pool._pool, *store.readers._pool])
     await store.close()
 
 
