@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
 from load.postgres_servers import Servers, make_primary
-from tests.kept_databases import Database, KeptDatabases, Reached, keep, pool_of
+from tests.kept_databases import Database, KeptDatabases, close, continued
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
@@ -70,6 +70,8 @@ if not (Path(__file__).resolve().parents[1] / "agent").is_dir():
     collect_ignore = ["package", *(f"house/test_{name}.py" for name in _of_folders)]
 
 TEMPLATE = "headrace_template"
+SESSIONS_OF_A_HISTORY = 5
+"""Four of a pool, and one of its readers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -167,11 +169,6 @@ def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def throwaway(postgres_server: EmbeddedPostgres, metastore_template: str) -> Throwaway:
-    return Throwaway(postgres_server, metastore_template)
-
-
 Copies = Callable[[], AbstractContextManager[str]]
 """Makes a copy of the template; its address. Dropped at the end."""
 
@@ -210,6 +207,21 @@ def kept_database(request: pytest.FixtureRequest, copies: Copies) -> Iterator[Da
         yield None
 
 
+@pytest.fixture(scope="session")
+def planted_databases(copies: Copies) -> Iterator[KeptDatabases]:
+    """Databases that one planted bug leaves to the next."""
+    kept = KeptDatabases(copies, SESSIONS_OF_A_HISTORY)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def throwaway(
+    postgres_server: EmbeddedPostgres, metastore_template: str, planted_databases: KeptDatabases
+) -> Throwaway:
+    return Throwaway(postgres_server, metastore_template, planted_databases)
+
+
 @pytest.fixture
 def metastore_url(kept_database: Database | None, copies: Copies) -> Iterator[str]:
     """Address of a migrated database that no other test uses meanwhile. They share one cluster and incarnation id.
@@ -246,21 +258,15 @@ async def metastore(
     and compiles the functions that it calls again. So the test before leaves its own (tests/kept_databases.py).
     """
     from headrace.metastore.postgres import pool
-    from headrace.metastore.postgres.statement import Pool
     from headrace.metastore.postgres.store import PostgresMetastore
 
     url = request.getfixturevalue("pooled_url") if "HEADRACE_TEST_POOLER" in os.environ else metastore_url
-    with pytest.MonkeyPatch.context() as patched:
+    beginning = nullcontext() if kept_database is None else continued(kept_database)
+    with pytest.MonkeyPatch.context() as patched, beginning:
         patched.setattr(pool, "_opened", partial(_opened_with_one, pool._opened))
-        if kept_database is not None:
-            patched.setattr(pool, "Pool", partial(Pool, connection_class=pool_of(kept_database)))
-            if kept_database.sessions:
-                patched.setattr(pool, "AsyncConnection", Reached)
         store = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
     yield store
-    if kept_database is not None:
-        keep(kept_database, [*store.pool._pool, *store.readers._pool])
-    await store.close()
+    await (store.close() if kept_database is None else close(store, kept_database))
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 Place: under the fixture `metastore`. A copy of the template costs Postgres 16 ms of CPU, and a new session compiles and
 plans again each function that it calls, which is most of a short test's CPU. So a database is put back as it was, and
 its sessions remain with what they have compiled.
-Invariant: a test finds what the template has: rows, sequences, functions, tables, rights and settings (`_SHAPE`). A
-database in which a test changed a definition (but for `wall_ms`, the clock), or of which it made a large one, is
-dropped. No session of a test remains but those of its pool that were idle.
+Invariant: a test finds what the template has: rows, sequences, functions, tables, rights and settings. Functions that a
+test replaced are replaced again. A database in which it changed another definition (`_SHAPE`), or of which it made a
+large one, is dropped. No session of a test remains but those of its pool that were idle.
 The rows of emptied tables are dead and remain in their files: a database is used USES_MAX times at most. A test that
 counts pages, or sessions, is marked `own_database`.
 """
@@ -15,18 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection, sql
 from psycopg.pq import PGconn, abc
 from psycopg.types.json import Jsonb
+
+from headrace.metastore.postgres import pool
+from headrace.metastore.postgres.statement import Pool
+
+if TYPE_CHECKING:
+    from headrace.metastore.postgres.store import PostgresMetastore
 
 USES_MAX = 40
 SIZE_BYTES_MAX = 4 << 20
 """Of a database's tables and indexes; the template's have 2 MB."""
 SESSIONS_MAX = 2
-CLOCK = "wall_ms"
+"""A test with more needs them for calls at the same time; the next one has the same as with new sessions."""
 Rows = tuple[Any, ...]
 
 _SHAPE = " UNION ALL ".join(
@@ -34,7 +42,6 @@ _SHAPE = " UNION ALL ".join(
     for catalog in (
         "pg_class WHERE oid >= 16384",
         "pg_attribute WHERE attrelid >= 16384",
-        f"pg_proc WHERE oid >= 16384 AND proname <> '{CLOCK}'",
         "pg_constraint WHERE conrelid >= 16384",
         "pg_index WHERE indexrelid >= 16384",
         "pg_type WHERE oid >= 16384",
@@ -42,6 +49,8 @@ _SHAPE = " UNION ALL ".join(
         "pg_attrdef",
         "pg_trigger",
         "pg_event_trigger",
+        "pg_proc WHERE oid >= 16384 AND proacl IS NOT NULL",
+        "pg_proc WHERE oid >= 16384 AND proowner <> (SELECT relowner FROM pg_class WHERE relname = 'jobs')",
         "pg_namespace",
         "pg_extension",
         "pg_default_acl",
@@ -52,7 +61,11 @@ _SHAPE = " UNION ALL ".join(
     )
 )
 """Counts and newest changes of what a test can define."""
-_CLOCK = f"SELECT pg_get_functiondef('{CLOCK}'::regproc)"
+_FUNCTIONS = (
+    "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc"
+    " WHERE oid >= 16384 AND xmin::text::bigint > %s"
+)
+_NEWEST_FUNCTION = "SELECT count(*), max(xmin::text::bigint) FROM pg_proc WHERE oid >= 16384"
 _OTHERS = (
     "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
     " WHERE datname = current_database() AND NOT pid = ANY (%s)"
@@ -83,6 +96,8 @@ class Database:
     sessions: list[Session] = field(default_factory=list)
     uses: int = 0
     shape: list[Rows] = field(default_factory=list)
+    functions: Rows = ()
+    """Their number, and the newest change of one."""
     marks: dict[str, Rows] = field(default_factory=dict)
     """Number and newest change of the rows of each table that has some in the template."""
 
@@ -93,7 +108,7 @@ class Original:
     def __init__(self, connection: psycopg.Connection[Rows]) -> None:
         tables = [name for (name,) in connection.execute(_TABLES).fetchall()]
         self.rows = {table: found for table in tables if (found := _rows(connection, table))}
-        self.clock: str = _value(connection, _CLOCK)
+        self.functions: dict[str, str] = dict(connection.execute(_FUNCTIONS, (0,)).fetchall())
         sequences = connection.execute(_SEQUENCES).fetchall()
         set_back = [
             sql.SQL("setval({}, {}, {})").format(name, start if last is None else last, last is not None)
@@ -113,8 +128,9 @@ class Original:
 class KeptDatabases:
     """Those of one process of pytest."""
 
-    def __init__(self, copies: Callable[[], AbstractContextManager[str]]) -> None:
+    def __init__(self, copies: Callable[[], AbstractContextManager[str]], sessions_max: int = SESSIONS_MAX) -> None:
         self._copies = copies
+        self._sessions_max = sessions_max
         self._stacks: dict[str, ExitStack] = {}
         self._clean: list[Database] = []
         self._original: Original | None = None
@@ -143,7 +159,7 @@ class KeptDatabases:
         with psycopg.connect(url, autocommit=True) as connection:
             if self._original is None:
                 self._original = Original(connection)
-            _note(database, connection, self._original)
+            assert _noted(database, connection, self._original)
         return database
 
     def _drop(self, database: Database) -> None:
@@ -155,7 +171,7 @@ class KeptDatabases:
         """Return whether it is as the template is now."""
         original = self._original
         assert original is not None
-        while len(database.sessions) > SESSIONS_MAX:
+        while len(database.sessions) > self._sessions_max:
             database.sessions.pop().pgconn.finish()
         connections = [_wrapped(session) for session in database.sessions]
         first = connections[0]
@@ -171,17 +187,31 @@ class KeptDatabases:
                 return False
             if _value(first, _SIZE) > SIZE_BYTES_MAX:
                 return False
-            _restore(first, database, original)
+            return _restored(first, database, original)
         except psycopg.Error:
             return False
         finally:
             for connection in connections:
                 _let_go(connection)
-        return True
 
 
-def pool_of(database: Database) -> type[AsyncConnection[Any]]:
-    """Return the class of connections that begin with the sessions of this database."""
+@contextmanager
+def continued(database: Database) -> Iterator[None]:
+    """Let a metastore that is opened here begin with the sessions of this database."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pool, "Pool", partial(Pool, connection_class=_class_for(database)))
+        if database.sessions:
+            patched.setattr(pool, "AsyncConnection", _Reached)
+        yield
+
+
+async def close(store: PostgresMetastore, database: Database) -> None:
+    """Close a metastore, and keep its idle sessions."""
+    keep(database, [*store.pool._pool, *store.readers._pool])
+    await store.close()
+
+
+def _class_for(database: Database) -> type[AsyncConnection[Any]]:
 
     class Continued(AsyncConnection[Any]):
         session: Session | None = None
@@ -201,7 +231,7 @@ def pool_of(database: Database) -> type[AsyncConnection[Any]]:
     return Continued
 
 
-class Reached:
+class _Reached:
     """Replace the connection by which a metastore learns whether there is a server."""
 
     @classmethod
@@ -236,9 +266,14 @@ def _let_go(connection: Any) -> None:
     connection.pgconn = gone
 
 
-def _restore(connection: psycopg.Connection[Rows], database: Database, original: Original) -> None:
-    if _value(connection, _CLOCK) != original.clock:
-        connection.execute(original.clock.encode())
+def _restored(connection: psycopg.Connection[Rows], database: Database, original: Original) -> bool:
+    """Put functions, rows and sequences back; return False if there is a function that the template does not have."""
+    (functions,) = connection.execute(_NEWEST_FUNCTION.encode(), prepare=True).fetchall()
+    if functions != database.functions:
+        for name, _ in connection.execute(_FUNCTIONS, (database.functions[1],)).fetchall():
+            if name not in original.functions:
+                return False
+            connection.execute(original.functions[name].encode())
     connection.execute(original.empty.encode(), prepare=True)
     connection.execute(original.sequences.encode(), prepare=True)
     for table, *mark in connection.execute(original.marks.encode(), prepare=True).fetchall():
@@ -247,14 +282,17 @@ def _restore(connection: psycopg.Connection[Rows], database: Database, original:
             connection.execute(sql.SQL("DELETE FROM {}").format(name), prepare=True)
             insert = sql.SQL("INSERT INTO {0} SELECT * FROM jsonb_populate_recordset(NULL::{0}, %s)").format(name)
             connection.execute(insert, (Jsonb(original.rows[table]),), prepare=True)
-    _note(database, connection, original)
+    return _noted(database, connection, original)
 
 
-def _note(database: Database, connection: psycopg.Connection[Rows], original: Original) -> None:
+def _noted(database: Database, connection: psycopg.Connection[Rows], original: Original) -> bool:
+    """Note what is there; return whether it is all that the template has, as far as it is counted."""
+    (database.functions,) = connection.execute(_NEWEST_FUNCTION.encode(), prepare=True).fetchall()
     if not database.shape:
         database.shape = connection.execute(_SHAPE.encode(), prepare=True).fetchall()
     marks = connection.execute(original.marks.encode(), prepare=True).fetchall()
     database.marks = {table: tuple(mark) for table, *mark in marks}
+    return bool(database.functions[0] == len(original.functions))
 
 
 def _rows(connection: psycopg.Connection[Rows], table: str) -> list[Any]:

@@ -18,6 +18,7 @@ COLUMNS = (
     "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute"
     " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
 )
+FUNCTIONS = "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE oid >= 16384 ORDER BY 1"
 VALUES = {
     "text": "a",
     "bytea": "\\x00",
@@ -40,13 +41,13 @@ def kept(copies: Copies) -> Iterator[KeptDatabases]:
 
 
 def content(connection: Connection) -> dict[str, Any]:
-    """Return what a test can read: rows, the numbers of sequences, and the clock."""
+    """Return what a test can read: rows, the numbers of sequences, and functions."""
     found: dict[str, Any] = {}
     for (table,) in connection.execute(TABLES).fetchall():
         rows = sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1").format(sql.Identifier(table))
         found[table] = connection.execute(rows).fetchall()
     found["sequences"] = connection.execute("SELECT sequencename, last_value FROM pg_sequences ORDER BY 1").fetchall()
-    found["clock"] = connection.execute("SELECT pg_get_functiondef('wall_ms'::regproc)").fetchone()
+    found["functions"] = connection.execute(FUNCTIONS).fetchall()
     return found
 
 
@@ -67,6 +68,7 @@ def change_all(connection: Connection) -> int:
             continue
     connection.execute("SELECT nextval('segment_epochs'), nextval('group_coordinator_epochs')")
     connection.execute(STILL_CLOCK)
+    connection.execute("ALTER FUNCTION claim_job COST 7")
     return changed
 
 
@@ -88,7 +90,7 @@ def used(kept: KeptDatabases, *statements: str) -> str:
         return database.url
 
 
-def test_rows_sequences_and_the_clock_are_those_of_the_template(kept: KeptDatabases) -> None:
+def test_rows_sequences_and_functions_are_those_of_the_template(kept: KeptDatabases) -> None:
     with kept.one() as database:
         connection = begun(database)
         before = content(connection)
@@ -112,7 +114,8 @@ def test_rows_sequences_and_the_clock_are_those_of_the_template(kept: KeptDataba
         "ALTER TABLE jobs ADD COLUMN another int",
         "ALTER TABLE jobs DROP CONSTRAINT jobs_pkey",
         "CREATE FUNCTION another() RETURNS int LANGUAGE sql RETURN 1",
-        "ALTER FUNCTION claim_job COST 7",
+        "DROP FUNCTION wall_ms CASCADE",
+        "GRANT EXECUTE ON FUNCTION claim_job TO pg_monitor",
         "GRANT SELECT ON jobs TO pg_monitor",
         "CREATE SCHEMA another",
         "ANALYZE",
