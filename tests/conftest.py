@@ -1,9 +1,10 @@
-"""Fixtures of most tests: one throw-away Postgres per test process, a fresh database per test.
+"""Fixtures of most tests: one throw-away Postgres per test process, a database as the template is for each test.
 
 `postgres_server`  the embedded server (fsync off), started once per process; HEADRACE_TEST_POSTGRES=16 chooses its
                    major version
 `metastore_url`    a fresh, migrated database: copied from a template, about 16 ms
-`metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode
+`metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode, else on
+                   a database and sessions that an earlier test left (kept_databases.py)
 `fake_clock`       a ManualClock
 `patch`            replaces what a planted bug replaces; a test without seeds takes it
 `trial`            the seeds of a planted bug; `throwaway`: a database for each of them
