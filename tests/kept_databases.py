@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 USES_MAX = 40
 SIZE_BYTES_MAX = 4 << 20
 """Of a database's tables and indexes; the template's have 2 MB."""
-SESSIONS_MAX = 2
+SESSIONS_MAX = 4
 """A test with more needs them for calls at the same time; the next one has the same as with new sessions."""
 Rows = tuple[Any, ...]
 
