@@ -1,9 +1,10 @@
-"""Fixtures of most tests: one throw-away Postgres per test process, a fresh database per test.
+"""Fixtures of most tests: one throw-away Postgres per test process, a database as the template is for each test.
 
 `postgres_server`  the embedded server (fsync off), started once per process; HEADRACE_TEST_POSTGRES=16 chooses its
                    major version
 `metastore_url`    a fresh, migrated database: copied from a template, about 16 ms
-`metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode
+`metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode, else on
+                   a database and sessions that an earlier test left (kept_databases.py)
 `fake_clock`       a ManualClock
 `patch`            replaces what a planted bug replaces; a test without seeds takes it
 `trial`            the seeds of a planted bug; `throwaway`: a database for each of them
@@ -17,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
 from load.postgres_servers import Servers, make_primary
+from tests.kept_databases import Database, KeptDatabases, close, continued
 from tests.manual_clock import ManualClock
 from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
@@ -69,6 +71,8 @@ if not (Path(__file__).resolve().parents[1] / "agent").is_dir():
     collect_ignore = ["package", *(f"house/test_{name}.py" for name in _of_folders)]
 
 TEMPLATE = "headrace_template"
+SESSIONS_OF_A_HISTORY = 5
+"""Four of a pool, and one of its readers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,6 +118,9 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
         server = EmbeddedPostgres(place, fsync=False, tcp=True, installation=installation)
         server.start()
+        # the statistics of a vacuum between two tests would change the plans of the second
+        _run(server, "ALTER SYSTEM SET autovacuum_naptime = '1d'")
+        _run(server, "SELECT pg_reload_conf()")
         yield server
         server.stop()
 
@@ -163,11 +170,6 @@ def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def throwaway(postgres_server: EmbeddedPostgres, metastore_template: str) -> Throwaway:
-    return Throwaway(postgres_server, metastore_template)
-
-
 Copies = Callable[[], AbstractContextManager[str]]
 """Makes a copy of the template; its address. Dropped at the end."""
 
@@ -187,14 +189,51 @@ def copies(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterat
         yield copy
 
 
+@pytest.fixture(scope="session")
+def kept_databases(copies: Copies) -> Iterator[KeptDatabases]:
+    """Databases that one test with a metastore leaves to the next."""
+    kept = KeptDatabases(copies)
+    yield kept
+    kept.close()
+
+
 @pytest.fixture
-def metastore_url(copies: Copies) -> Iterator[str]:
-    """Address of a migrated database of this test's own. Copies share one cluster and incarnation id.
+def kept_database(request: pytest.FixtureRequest, copies: Copies) -> Iterator[Database | None]:
+    """One of them, for a test that takes `metastore`. None for others, and where sessions are a pooler's."""
+    is_kept = "metastore" in request.fixturenames and request.node.get_closest_marker("own_database") is None
+    if is_kept and "HEADRACE_TEST_POOLER" not in os.environ:
+        with request.getfixturevalue("kept_databases").one() as database:
+            yield database
+    else:
+        yield None
+
+
+@pytest.fixture(scope="session")
+def planted_databases(copies: Copies) -> Iterator[KeptDatabases]:
+    """Databases that one planted bug leaves to the next."""
+    kept = KeptDatabases(copies, SESSIONS_OF_A_HISTORY)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def throwaway(
+    postgres_server: EmbeddedPostgres, metastore_template: str, planted_databases: KeptDatabases
+) -> Throwaway:
+    return Throwaway(postgres_server, metastore_template, planted_databases)
+
+
+@pytest.fixture
+def metastore_url(kept_database: Database | None, copies: Copies) -> Iterator[str]:
+    """Address of a migrated database that no other test uses meanwhile. They share one cluster and incarnation id.
 
     Merged files have no keys: `with_keys` of tests/metastore/segment_keys.py changes that.
     """
-    with copies() as url:
-        yield url
+    if kept_database is not None:
+        yield kept_database.url
+    else:
+        with copies() as url:
+            yield url
 
 
 @pytest.fixture(scope="module")
@@ -211,21 +250,24 @@ def pooled_url(postgres_server: EmbeddedPostgres, metastore_url: str, pooler_por
 
 
 @pytest.fixture
-async def metastore(metastore_url: str, request: pytest.FixtureRequest) -> AsyncIterator[PostgresMetastore]:
-    """The real metastore on a database of this test's own.
+async def metastore(
+    metastore_url: str, kept_database: Database | None, request: pytest.FixtureRequest
+) -> AsyncIterator[PostgresMetastore]:
+    """The real metastore on a database that no other test uses meanwhile.
 
     Its pool begins with one connection, which is enough for most tests: each costs Postgres four milliseconds of CPU,
-    and compiles the functions that it calls again.
+    and compiles the functions that it calls again. So the test before leaves its own (tests/kept_databases.py).
     """
     from headrace.metastore.postgres import pool
     from headrace.metastore.postgres.store import PostgresMetastore
 
     url = request.getfixturevalue("pooled_url") if "HEADRACE_TEST_POOLER" in os.environ else metastore_url
-    with pytest.MonkeyPatch.context() as patched:
+    beginning = nullcontext() if kept_database is None else continued(kept_database)
+    with pytest.MonkeyPatch.context() as patched, beginning:
         patched.setattr(pool, "_opened", partial(_opened_with_one, pool._opened))
         store = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
     yield store
-    await store.close()
+    await (store.close() if kept_database is None else close(store, kept_database))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,11 @@ def seeds(everyday: Iterable[int], nightly: Iterable[int]) -> list[Any]:
     return [*everyday, *(pytest.param(seed, marks=pytest.mark.slow) for seed in nightly)]
 
 
+def first(count: int, nightly: range) -> range:
+    """Return the first `count` seeds in `make test`, and all of them in the nightly run."""
+    return nightly if os.environ.get(NIGHTLY) else nightly[:count]
+
+
 def examples(nightly: int) -> int:
     """Return for how many generated examples a property is tried: a half of the nightly run's in `make test`."""
     return nightly if os.environ.get(NIGHTLY) else (nightly + 1) // 2

@@ -3,7 +3,7 @@
 Place: around the collection of tests, in each process that collects. Ten thousand tests and their modules stay until
 the end of the run. Python would look through all of them for garbage some thirty times while they are collected, which
 is a third of the CPU time of that, and later during the tests.
-Invariant: garbage of the tests themselves is collected as always.
+Invariant: garbage of the tests themselves is collected as always; that of the collection stays, some megabytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,5 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # with what garbage there is: to look for it takes a tenth of the collection's time
         gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
@@ -11,10 +12,13 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.sql_files import function_files
 from headrace.metastore.postgres.store import PostgresMetastore
+from tests.kept_databases import Database, KeptDatabases, close, continued
 from tests.planted import Trial
 
 Texts = Sequence[Sequence[str]]
 """(right, wrong) of a planted bug."""
+FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION ", re.MULTILINE)
+"""In the definition of a function; other statements may change what cannot be put back."""
 
 
 def source_of(name: str) -> str:
@@ -47,8 +51,8 @@ def broken(function: str, texts: Texts) -> str:
 class Throwaway:
     """Databases of one history each, with a bug planted: what a history left would be part of the next one."""
 
-    def __init__(self, server: EmbeddedPostgres, template: str) -> None:
-        self._server, self._template = server, template
+    def __init__(self, server: EmbeddedPostgres, template: str, kept: KeptDatabases | None = None) -> None:
+        self._server, self._template, self._kept = server, template, kept
 
     @contextmanager
     def database(self, *statements: str) -> Iterator[str]:
@@ -64,9 +68,28 @@ class Throwaway:
             finally:
                 admin.execute(b"DROP DATABASE planted WITH (FORCE)")
 
+    @contextmanager
+    def kept(self, *functions: str) -> Iterator[Database]:
+        """A database that an earlier history left, as it was, with these functions instead of those of their names."""
+        assert self._kept is not None
+        with self._kept.one() as database:
+            with psycopg.connect(database.url, autocommit=True) as connection:
+                for function in functions:
+                    connection.execute(function.encode())
+            yield database
+
     @asynccontextmanager
     async def store(self, *statements: str, sessions: int = 4) -> AsyncIterator[tuple[str, PostgresMetastore]]:
         """The same, with a metastore on it."""
+        if self._kept is not None and all(FUNCTION.search(statement) for statement in statements):
+            with self.kept(*statements) as database:
+                with continued(database):
+                    store = await PostgresMetastore.open(database.url, Settings(metastore_pool_size=sessions))
+                try:
+                    yield database.url, store
+                finally:
+                    await close(store, database)
+            return
         with self.database(*statements) as url:
             store = await PostgresMetastore.open(url, Settings(metastore_pool_size=sessions))
             try:

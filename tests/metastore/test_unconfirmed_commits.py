@@ -25,6 +25,8 @@ from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.metastore.transactions.transaction_scenes import Producer, new_producer_id
 from tests.patch import Patch
 
+pytestmark = pytest.mark.own_database  # its sessions begin with settings of the database, and are counted
+
 
 @dataclass
 class World:

@@ -13,7 +13,7 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedRow, 
 from headrace.metastore.api.retention import LogStartTarget, OldestQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
+from tests.kept_databases import Database, close, continued
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import create, delete, join, new_topic
 from tests.model.metastore_model import ModelMetastore
@@ -55,7 +56,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it on the pool's loop."""
-        return self.runner.run(work)
+        return self.runner.get_loop().run_until_complete(work)
 
     def sql(self, text: str, **parameters: Any) -> None:
         """Do what other parts of the metastore will do to these tables."""
@@ -370,17 +371,20 @@ class CommitMachine(RuleBasedStateMachine):
 
 
 @contextmanager
-def machine_on(url: str, kind: type[CommitMachine] = CommitMachine) -> Iterator[type[CommitMachine]]:
-    """A class of machines of this kind on one migrated database, with one connection."""
+def machine_on(at: str | Database, kind: type[CommitMachine] = CommitMachine) -> Iterator[type[CommitMachine]]:
+    """A class of machines of this kind on one migrated database, with one connection. `at`: its address, or one with
+    sessions that are kept."""
+    url, beginning = (at, nullcontext()) if isinstance(at, str) else (at.url, continued(at))
     with asyncio.Runner() as runner:
-        store = runner.run(PostgresMetastore.open(url, Settings(metastore_pool_size=1)))
+        with beginning:
+            store = runner.run(PostgresMetastore.open(url, Settings(metastore_pool_size=1)))
 
         class MachineOnStore(kind):  # type: ignore[misc,valid-type]
             def __init__(self) -> None:
                 super().__init__(runner, store)
 
         yield MachineOnStore
-        runner.run(store.close())
+        runner.run(store.close() if isinstance(at, str) else close(store, at))
 
 
 def _renumbered(row: FeedRow, origin: int) -> FeedRow:

@@ -123,6 +123,6 @@ def test_the_machine_catches(bug: str, trial: Trial, throwaway: Throwaway) -> No
     """This is what needs two sessions at once is in tests/metastore/test_interleavings.py."""
     function, right, wrong = BUGS[bug]
     for number in trial.seeds():
-        database = throwaway.database(broken(function, [(right, wrong)]))
-        with database as url, machine_on(url) as machine, by_seed_alone(), trial.shown_by(Exception):
+        planted = throwaway.kept(broken(function, [(right, wrong)]))
+        with planted as database, machine_on(database) as machine, by_seed_alone(), trial.shown_by(Exception):
             run_state_machine_as_test(seed(number)(machine), settings=FEW)

@@ -49,6 +49,11 @@ def test_producers_go_on_over_long_histories(metastore_url: str) -> None:
 def test_the_machine_catches(bug: str, trial: Trial, throwaway: Throwaway) -> None:
     function, right, wrong = BUGS[bug]
     for number in trial.seeds():
-        database = throwaway.database(broken(function, [(right, wrong)]))
-        with database as url, machine_on(url, RecreationMachine) as machine, by_seed_alone(), trial.shown_by(Exception):
+        planted = throwaway.kept(broken(function, [(right, wrong)]))
+        with (
+            planted as database,
+            machine_on(database, RecreationMachine) as machine,
+            by_seed_alone(),
+            trial.shown_by(Exception),
+        ):
             run_state_machine_as_test(seed(number)(machine), settings=FEW)
