@@ -14,7 +14,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES: tuple[str, ...] = ("agent", "cli", "client", "compactor", "config", "jobs", "metastore", "protocol", "scan", "spark")
+PACKAGES: tuple[str, ...] = (
+    "agent",
+    "cli",
+    "client",
+    "compactor",
+    "config",
+    "jobs",
+    "metastore",
+    "protocol",
+    "scan",
+    "spark",
+)
 PACKAGES += ("storage", "tables")
 LONG_LIST = 8
 

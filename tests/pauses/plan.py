@@ -14,18 +14,18 @@ from tests.pauses.world import World
 PATHS = (
     *(f"agent/produce/{name}.py" for name in ("pipeline", "receive", "upload", "commit")),
     *(f"agent/cluster/{name}.py" for name in ("membership", "follower", "cluster")),
-    *(f"agent/cluster/controller/{name}.py" for name in ("controller", "controller_step", "metadata_snapshots")),
+    *(f"agent/cluster/controller/{name}.py" for name in ("controller", "rounds", "upkeep_steps")),
     *(
         f"agent/groups/{name}.py"
         for name in (
             *("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator"),
-            "members/heartbeat_coordinator",
+            "members/heartbeats",
         )
     ),
-    *(f"agent/fetch/{name}.py" for name in ("handler", "awaited", "service", "index/feed", "locate")),
-    *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "serving", "shared", "service")),
+    *(f"agent/fetch/{name}.py" for name in ("handler", "service", "index/feed", "locate")),
+    *(f"agent/fetch/zone_cache/{name}.py" for name in ("serving", "shared")),
     "agent/peers/connection.py",
-    *(f"agent/peers/forwarding/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),
+    *(f"agent/peers/forwarding/{name}.py" for name in ("forwarding", "links", "service")),
     "agent/serve/housekeeping.py",
 )
 """Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch, its feed

@@ -115,6 +115,26 @@ NEVER_MET = {
     "agent/peers/forwarding/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
     "agent/peers/forwarding/service.py:ForwardServer._outcome#1": "memory for answers is free",
     "agent/peers/forwarding/service.py:ForwardServer._outcome#3": "answers are short",
+    "agent/cluster/controller/upkeep_steps.py:SettingRecorder.record#2": "the cluster has all values",
+    "agent/fetch/handler.py:ReplyClaim.claim#1": "memory for answers is free",
+    **dict.fromkeys(
+        (
+            *(f"agent/fetch/service.py:LogEndsOfIndex._since#{number}" for number in range(1, 5)),
+            *(f"agent/fetch/service.py:LogEndsOfIndex.beginnings#{number}" for number in (1, 2)),
+            "agent/fetch/service.py:LogEndsOfIndex._special#1",
+            "agent/fetch/service.py:LogEndsOfIndex.ends#1",
+            "agent/fetch/service.py:LogEndsOfIndex.high_watermarks#1",
+        ),
+        "there are no share groups",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"agent/groups/classic/coordinator.py:DescribeGroups.__call__#{number}" for number in (1, 2, 3)),
+            "agent/groups/classic/coordinator.py:DescribeGroups._describe#1",
+            "agent/groups/classic/coordinator.py:DescribeGroups._found#1",
+        ),
+        "no tool describes groups",
+    ),
 }
 """Awaits at which these schedules never wait, and what would take them there."""
 
