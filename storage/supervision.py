@@ -27,6 +27,9 @@ PAUSE_SECONDS_MAX = 60.0
 OUTAGE_PAUSE_SECONDS_MAX = 5.0
 """Such errors end for all work together, and then nothing should wait for long."""
 
+CANCEL_AGAIN_SECONDS = 1.0
+"""A task that was cancelled should have ended by then."""
+
 
 @dataclass(slots=True)
 class _Work:
@@ -132,3 +135,16 @@ class Supervisor:
                     self.succeeded(name)  # it worked meanwhile
                 self.failed(name, error)
             await self._clock.sleep(max(self._works[name].due_at - self._clock.monotonic(), PAUSE_SECONDS))
+
+
+async def end_tasks() -> None:
+    """Cancel every other task of this loop until all have ended: the last that a loop runs.
+
+    asyncio.run cancels each task once, and then waits for all of them. A task that is in asyncio.wait_for can lose a
+    cancellation that comes together with what it waits for (CPython before 3.12): a worker of psycopg's pool did, and
+    the process never ended.
+    """
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)

@@ -24,6 +24,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import set_for_broker
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.process_context import ProcessContext
+from headrace.storage.supervision import end_tasks
 
 SHOWN_JOBS = 100
 
@@ -121,6 +122,12 @@ class WorkerThread:
         return None
 
     async def _work(self) -> None:
+        try:
+            await self._work_until_stopped()
+        finally:
+            await end_tasks()
+
+    async def _work_until_stopped(self) -> None:
         stopping = asyncio.Event()
         try:
             worker = await Worker.open(

@@ -30,6 +30,7 @@ from headrace.config.memory_budget import over_container
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.supervision import end_tasks
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -134,6 +135,7 @@ async def _serve(
     try:
         return await _until_stopped(settings, opened, one_of, stopping)
     finally:
+        await end_tasks()
         for number in SIGNALS:  # the loop closes what they write to before it takes them off: one more may come between
             loop.remove_signal_handler(number)
 

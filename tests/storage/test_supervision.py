@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.storage import supervision
 from headrace.storage.errors import FencedError, UnavailableError
 from headrace.storage.supervision import OUTAGE_PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX, Supervisor
 from tests.manual_clock import ManualClock
@@ -115,3 +116,24 @@ async def test_a_loop_that_fails_rarely_never_waits_for_long(fake_clock: ManualC
         await fake_clock.advance(1.0)
     task.cancel()
     assert runs >= HOUR / (PAUSE_SECONDS_MAX + 2) - 1
+
+
+async def test_a_task_that_lost_its_cancellation_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asyncio.wait_for before Python 3.12 loses one that comes together with its result."""
+    monkeypatch.setattr(supervision, "CANCEL_AGAIN_SECONDS", 0.01)
+    lost = 0
+
+    async def forgetful() -> None:
+        nonlocal lost
+        while lost < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost += 1
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(forgetful()), asyncio.create_task(asyncio.Event().wait())]
+    await asyncio.sleep(0)
+    await supervision.end_tasks()
+    assert lost == 3
+    assert all(task.cancelled() for task in tasks)
