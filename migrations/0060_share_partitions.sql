@@ -4,7 +4,7 @@ CREATE TABLE share_partitions (
     group_id           text    NOT NULL,
     partition_key      bigint  NOT NULL,
     start_offset       bigint  NOT NULL,   -- every record before it is done
-    kept               bytea   NOT NULL,   -- from it on: what is done or was acquired; agent/groups/share/membership.py
+    kept               bytea   NOT NULL,   -- from it on: what is done or was acquired; agent/groups/share/saved.py
     coordinator_epoch  bigint  NOT NULL,   -- with revision: of the write that is here; an earlier one that arrives late
     revision           bigint  NOT NULL,   -- is not stored
     PRIMARY KEY (group_id, partition_key)
