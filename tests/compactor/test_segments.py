@@ -382,6 +382,7 @@ async def test_the_audit_has_no_gap_while_others_write(world: SegmentWorld) -> N
     await world.check_references()
 
 
+@pytest.mark.own_database
 async def test_the_cleanup_reads_what_it_finds_and_no_history(world: SegmentWorld) -> None:
     """Blocks read by the search for orphans: as many after a hundred times the history."""
 

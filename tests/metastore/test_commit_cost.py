@@ -117,6 +117,7 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
         assert more <= (LEVEL_PAGES if name in by_timestamp else DEEPER_PAGES), name
 
 
+@pytest.mark.own_database
 @pytest.mark.requirement("X4")
 async def test_a_held_snapshot_costs_a_commit_a_few_pages(
     metastore: PostgresMetastore, raw: Session, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch

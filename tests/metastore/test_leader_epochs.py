@@ -55,6 +55,7 @@ async def test_an_empty_log_and_a_deleted_one(metastore: PostgresMetastore) -> N
     assert await metastore.index.find_epoch_ends([]) == []
 
 
+@pytest.mark.own_database
 async def test_an_old_epochs_end_is_found_by_index_probes(metastore: PostgresMetastore, raw: Session) -> None:
     scene = await open_scene(metastore)
     await raw.execute(
