@@ -34,6 +34,7 @@ async def test_small_tables_are_counted(metastore: PostgresMetastore) -> None:
     assert await metastore.housekeeping.client_rows() == RowCounts(2, 6, 3), "two offsets and their group"
 
 
+@pytest.mark.own_database
 async def test_a_large_table_is_estimated_without_being_read(metastore: PostgresMetastore, raw: Session) -> None:
     await raw.execute(LARGE)
     await raw.execute("VACUUM ANALYZE transactions")

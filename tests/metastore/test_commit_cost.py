@@ -97,6 +97,7 @@ async def fill(scene: Scene, calls: int, rng: random.Random) -> None:
         await scene.commit(file_of(batches))
 
 
+@pytest.mark.own_database
 async def test_a_hundred_times_the_history_costs_a_few_pages_more(
     metastore: PostgresMetastore, raw: Session, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMeta
     assert await metastore.housekeeping.held_snapshot() < 30
 
 
+@pytest.mark.own_database
 async def test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones(
     metastore: PostgresMetastore, raw: Session, pages: dict[str, int]
 ) -> None:

@@ -121,6 +121,7 @@ async def test_timestamps_are_found_after_many_swaps(
         await history.check()
 
 
+@pytest.mark.own_database
 async def test_blocks_become_few_as_extents_do_and_look_ups_cost_no_more(
     metastore: PostgresMetastore, metastore_url: str, raw: Session, pages: dict[str, int]
 ) -> None:
