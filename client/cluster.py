@@ -1,4 +1,4 @@
-"""A client's picture of the cluster: connections, topics with their partition counts, coordinators.
+"""Sends a client's requests to the nodes that answer them: leaders, coordinators, or any node.
 
 Place: under producer.py and consumer.py; aiokafka's connections do TLS and SASL.
 Invariant: a request is sent once. What came of it is unknown after UnavailableError. `topics` is replaced as a whole by

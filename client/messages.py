@@ -1,4 +1,4 @@
-"""Requests of the client that aiokafka does not have: entities of kio's schemas, bodies encoded elsewhere, Metadata.
+"""Encodes the client's requests that aiokafka does not have, and decodes their responses.
 
 Place: between cluster.py and aiokafka's connection, which adds the length and matches responses. Group requests and
 offsets are sent by cluster.py's `call`. Metadata, version 12, has the tagged field of partition counts, which the

@@ -1,8 +1,9 @@
-"""The Iceberg catalog: open it, find the tables of this cluster, create and drop them. Errors become Headrace's here.
+"""Finds, creates and drops the cluster's tables in an Iceberg catalog.
 
-Place: next to committing.py and expiry.py, the only module that calls pyiceberg's catalog. All methods block:
-asynchronous callers use a thread.
-Invariant: a table that Headrace does not keep is never changed. A catalog that does not answer is UnavailableError.
+Place: between the other modules of tables and pyiceberg's catalog. Snapshots are committed by commit/committing.py and
+upkeep/expiry.py; open_tables.py loads a table again by itself. All methods block: asynchronous callers use a thread.
+Invariant: a table that Headrace does not keep is never changed. Errors of pyiceberg become Headrace's here; a catalog
+that does not answer is UnavailableError.
 """
 
 from __future__ import annotations

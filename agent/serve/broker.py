@@ -1,4 +1,4 @@
-"""The broker role: the Kafka front of one agent, composed: started, drained, closed.
+"""Composes the broker role of a process: it serves Kafka's clients from start to close.
 
 Place: run by cli/process/shell.py, which owns the connections and the HTTP server. One more task on the event loop
 measures its delay: the first metric to look at if everything is slow.

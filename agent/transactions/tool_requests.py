@@ -1,4 +1,4 @@
-"""The requests of Kafka's tools about transactions: ListTransactions, DescribeTransactions, WriteTxnMarkers.
+"""Answers the requests of Kafka's tools about transactions.
 
 ListTransactions (key 66, versions 0-2), DescribeTransactions (65, version 0), WriteTxnMarkers (27, versions 1-2).
 

@@ -1,4 +1,4 @@
-"""One run of a row on a target: topic, clients, measured time, reading back.
+"""Runs a row on a target once, and measures it.
 
 Place: called by run.py for each row, target and round. Some rows are of Kafka's own load generator,
 org.apache.kafka.tools.ProducerPerformance.

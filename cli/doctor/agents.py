@@ -1,7 +1,8 @@
-"""Judges agents from outside: the addresses that they advertise, their clocks, whether they are ready.
+"""Judges agents from outside, by what their listeners answer.
 
-Place: one part of the area cluster of `headrace doctor`. The metastore does not know where an agent's HTTP listener
-is: it is asked at http.port of the settings, on the host that the agent advertises.
+Place: one part of the area cluster of `headrace doctor`: the addresses that agents advertise, and by HTTP their clocks
+and whether they are ready. The metastore does not know where an agent's HTTP listener is: it is asked at http.port of
+the settings, on the host that the agent advertises.
 Invariant of addresses: reads only. Each address gets a request that any client may send: Metadata without topics, or
 ApiVersions where a login comes first. No login is sent, and certificates are not verified, because nothing secret is
 sent.

@@ -1,4 +1,4 @@
-"""Open a process from its settings: connections opened, roles made.
+"""Composes a process, with the roles and connections that its settings name.
 
 Place: under serve.py, and under benchmarks and tests that run an agent inside their process.
 Invariant: only here the roles of one process get to know each other. A controller in the same process as a broker is

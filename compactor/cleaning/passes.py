@@ -1,7 +1,7 @@
 """A pass over one partition, as far as it came: the files that it writes, its end in the metastore.
 
-Place: under job.py and spark/cleaning_tasks.py, which read and judge. Swaps are done in the local worker (job.py)
-and on Spark's driver (spark/cleaning.py).
+Place: under job.py and spark/cleaning_tasks.py, which read and judge. `Ending` is called by the local worker (job.py)
+and by Spark's driver (spark/cleaning.py).
 Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below
 its end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a
 batch ends there: its complete extents count, the open one does not.

@@ -1,4 +1,4 @@
-"""A topic doubles or halves for clients that know only the count.
+"""Doubles or halves a topic at the request of a client that knows only the count.
 
 Place: behind ScaleTopic (a private API key, version 0), the request of `headrace topics alter --double` and
 `--halve`. Any agent answers it. What becomes of batches and readers after a doubling is in

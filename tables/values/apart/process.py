@@ -1,4 +1,4 @@
-"""Processes that open values; a record that ends one is given up.
+"""Opens values in separate processes, so that a record that ends one of them does not end the worker.
 
 Place: in place of ChunkOpener in the worker (values/formats.py), with the same answers; one pool per worker of
 tables (ValueFormats). Blocks: callers use a thread.
