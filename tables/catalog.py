@@ -210,7 +210,10 @@ class TableCatalog:
             return self.catalog.load_table((*self._namespace, name))
 
     def load_own(self, name: str) -> tuple[Table, Definition]:
-        """The same of a table that Headrace keeps; TableError for another one."""
+        """Return a table that Headrace keeps, as the catalog has it now, and what its properties define.
+
+        NotFoundError if the catalog has no such table; ForeignTableError if Headrace did not create it.
+        """
         table = self.load(name)
         definition = definition_of(table.properties)
         if definition is None:
