@@ -188,7 +188,7 @@ class OrderedConsumer:
         """Everything but delivery. What cannot be done now is done at the next call."""
         if self._membership.failure is not None:
             raise self._membership.failure
-        self._positions.check_generation()
+        self._positions.forget_earlier_generation()
         await self._try(self._learn_if_needed())
         if await self._try(self._ownership.settle()):
             await self._try(self._learn())
