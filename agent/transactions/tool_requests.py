@@ -185,12 +185,14 @@ class DescribeTransactions:
 
 
 def _described(
-    schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], failed: int
+    schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], code_if_none: int
 ) -> DescribedTransaction:
+    """Return the answer's part about one transactional id. `topics`: the partitions of its transaction."""
     if found is None:
+        code = ErrorCode(code_if_none) if name else ErrorCode.invalid_request
         return schema.make(
             DescribedTransaction,
-            error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
+            error_code=code,
             transactional_id=name,
             transaction_state="",
             transaction_timeout=datetime.timedelta(0),
