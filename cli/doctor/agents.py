@@ -93,19 +93,15 @@ def judge_addresses(advertised: list[Advertised]) -> Iterator[Finding]:
 
 
 def judge_together(live: list[AgentImage], settings: Settings, in_force: Settings) -> Iterator[Finding]:
-    """Return what is wrong with the addresses of several agents together."""
-    told: Mapping[int, list[str]] = {
-        agent.node_id: complaints(
-            agent,
-            [other for other in live if other is not agent],
-            settings.inter_broker_listener_name,
-            is_shared=in_force.advertised_shared,
-        )
-        for agent in live
-    }
-    for node_id, found in told.items():
+    """Yield what is wrong with the addresses of each agent next to those of the others.
+
+    `settings`: those of this command. `in_force`: with the values that apply in the cluster.
+    """
+    for agent in live:
+        others = [other for other in live if other is not agent]
+        found = complaints(agent, others, settings.inter_broker_listener_name, is_shared=in_force.advertised_shared)
         for complaint in found:
-            yield AREA.warn("addresses", f"agent {node_id}: {complaint}", "correct its advertised.listeners")
+            yield AREA.warn("addresses", f"agent {agent.node_id}: {complaint}", "correct its advertised.listeners")
 
 
 async def why_wrong(listener: Listener, cluster_id: str, clock: Clock) -> str:
