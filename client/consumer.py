@@ -300,5 +300,5 @@ class OrderedConsumer:
 
 
 def _is_hidden(record: Record) -> bool:
-    """A null of old_values.py."""
+    """Return whether the record is a null for old values of its key (OldValues of offsets.py)."""
     return record.value is None and any(name == MOVED_HEADER for name, _ in record.headers)
