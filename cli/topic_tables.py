@@ -196,21 +196,26 @@ async def _run(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    """The settings; those that are at their defaults come from an agent, if one is named."""
+    """Return the settings. If an agent is named, those of FROM_AGENT that are not given come from it.
+
+    A flag or an environment variable gives a value also if it is the default; the file only if it is another one.
+    """
     settings = settings_from(args)
     if not args.bootstrap_server:
         return settings
     from headrace.scan.cluster import agent_configs
 
-    known = declared()
-    given = {name for name in known if getattr(args, f"{PREFIX}{name}", None) is not None}
-    given |= {name for name, one in known.items() if one.environment in os.environ}
-    missing = [
-        name for name in FROM_AGENT
-        if name not in given and getattr(settings, known[name].field) == known[name].default
-    ]  # fmt: skip
-    found = agent_configs(args.bootstrap_server, missing) if missing else {}
-    return settings_from(args, **found)
+    settings_by_name = declared()
+
+    def is_given(name: str) -> bool:
+        setting = settings_by_name[name]
+        has_flag = getattr(args, f"{PREFIX}{name}", None) is not None
+        is_at_default = getattr(settings, setting.field) == setting.default
+        return has_flag or setting.environment in os.environ or not is_at_default
+
+    wanted = [name for name in FROM_AGENT if not is_given(name)]
+    from_agent = agent_configs(args.bootstrap_server, wanted) if wanted else {}
+    return settings_from(args, **from_agent)
 
 
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:

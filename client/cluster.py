@@ -1,4 +1,4 @@
-"""A client's picture of the cluster: connections, topics with their partition counts, coordinators.
+"""Sends a client's requests to the nodes that answer them: leaders, coordinators, or any node.
 
 Place: under producer.py and consumer.py; aiokafka's connections do TLS and SASL.
 Invariant: a request is sent once. What came of it is unknown after UnavailableError. `topics` is replaced as a whole by
@@ -123,8 +123,14 @@ class ClientCluster:
         return connection
 
     async def _connect(self, node_id: int) -> AIOKafkaConnection:
-        addresses = [self._nodes[node_id]] if node_id in self._nodes else []
-        addresses += [_address(text) for text in self.settings.bootstrap_servers] if not addresses else []
+        """Connect to the node; if its address is not known, to the first bootstrap server that answers.
+
+        OSError if none does. The node's address is forgotten then: the next attempt asks the bootstrap servers.
+        """
+        if node_id in self._nodes:
+            addresses = [self._nodes[node_id]]
+        else:
+            addresses = [_address(text) for text in self.settings.bootstrap_servers]
         failure: Exception = UnavailableError("no address")
         for host, port in addresses:
             try:
@@ -137,7 +143,7 @@ class ClientCluster:
                 )
             except (KafkaError, OSError, TimeoutError) as error:
                 failure = error
-        self._nodes = {known: at for known, at in self._nodes.items() if known != node_id}
+        self._nodes = {other: address for other, address in self._nodes.items() if other != node_id}
         raise OSError(f"cannot connect: node={node_id} {failure}")
 
 

@@ -188,7 +188,7 @@ class OrderedConsumer:
         """Everything but delivery. What cannot be done now is done at the next call."""
         if self._membership.failure is not None:
             raise self._membership.failure
-        self._positions.check_generation()
+        self._positions.forget_earlier_generation()
         await self._try(self._learn_if_needed())
         if await self._try(self._ownership.settle()):
             await self._try(self._learn())
@@ -300,5 +300,5 @@ class OrderedConsumer:
 
 
 def _is_hidden(record: Record) -> bool:
-    """A null of old_values.py."""
+    """Return whether the record is a null for old values of its key (OldValues of offsets.py)."""
     return record.value is None and any(name == MOVED_HEADER for name, _ in record.headers)

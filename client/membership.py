@@ -225,7 +225,7 @@ class PositionExchange:
 
     async def exchange(self) -> None:
         """One request. UnavailableError if there is no answer; nothing is known then that was not known before."""
-        self.check_generation()
+        self.forget_earlier_generation()
         needed = self._needed()
         reports = self._reports()
         if reports:
@@ -238,13 +238,17 @@ class PositionExchange:
         for partition, report in reports.items():
             self._readers[partition].last_report = report
         self._take(answer)
-        self.check_generation()
+        self.forget_earlier_generation()
 
-    def check_generation(self) -> None:
-        """Check the generation: in a new one no position is included yet."""
+    def forget_earlier_generation(self) -> None:
+        """Forget all positions if the member has another epoch by now: the coordinator of a new generation knows none.
+
+        Each reader reports again, and a position of another partition counts only when the coordinator names it again.
+        """
         if self._membership.epoch == self._epoch:
             return
-        self._epoch, self._others_need = self._membership.epoch, frozenset()
+        self._epoch = self._membership.epoch
+        self._others_need = frozenset()
         for reader in self._readers.values():
             reader.last_report = None
         for order in self._orders.values():

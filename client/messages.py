@@ -1,4 +1,4 @@
-"""Requests of the client that aiokafka does not have: entities of kio's schemas, bodies encoded elsewhere, Metadata.
+"""Encodes the client's requests that aiokafka does not have, and decodes their responses.
 
 Place: between cluster.py and aiokafka's connection, which adds the length and matches responses. Group requests and
 offsets are sent by cluster.py's `call`. Metadata, version 12, has the tagged field of partition counts, which the
@@ -12,6 +12,7 @@ Source: Kafka's MetadataRequest.json and MetadataResponse.json; protocol/partiti
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import struct
 import uuid
@@ -76,7 +77,8 @@ class ApiMessage:
         found = schema(api_key, version)
         self.api_key, self.version, self.flexible = api_key, version, found.flexible
         self._request_type = found.request_type
-        self._module = __import__(found.request_type.__module__, fromlist=["_"])
+        self._module = importlib.import_module(found.request_type.__module__)
+        """It has the classes of all parts of the request."""
         self._write = entity_writer(found.request_type)
         self._read = entity_reader(found.response_type)
 

@@ -158,31 +158,47 @@ async def _with_topics(metastore: Metastore, read: Scan, found: Rebuilt) -> Meta
 
 
 def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
-    """Batches that are neighbours in a file and in the log become one extent."""
-    last: Extent | None = None
+    """Yield the extents of one partition, by offset. Batches that are neighbours in a file and in the log become one
+    extent; each marker is one. Markers before the first batch are left out: they would end nothing.
+    """
+    before: Extent | None = None
     for offset in placement.offsets:
         batch = placement.batches[offset]
-        if batch.marker is not None:
-            if last is not None:  # before the first record nothing is left to be ended
-                yield last
-                last = Extent(key, offset, offset, batch.marker, batch.position, batch.length, 0, -1)
+        if before is None and batch.marker is not None:
             continue
-        file_id = read.files[batch.file].file_id
-        new = Extent(
-            key, offset, offset + batch.records - 1, file_id, batch.position, batch.length, 0, batch.max_timestamp
-        )
-        if last is not None and _joins(last, new):
-            last = last._replace(
-                last_offset=new.last_offset,
-                length=last.length + new.length,
-                max_timestamp=max(last.max_timestamp, new.max_timestamp),
+        extent = _extent(key, offset, batch, read)
+        if before is None:
+            before = extent
+        elif _joins(before, extent):  # no marker does: it is in no file
+            before = before._replace(
+                last_offset=extent.last_offset,
+                length=before.length + extent.length,
+                max_timestamp=max(before.max_timestamp, extent.max_timestamp),
             )
-            continue
-        if last is not None:
-            yield last
-        last = new
-    if last is not None:
-        yield last
+        else:
+            yield before
+            before = extent
+    if before is not None:
+        yield before
+
+
+def _extent(key: int, offset: int, batch: ScannedBatch, read: Scan) -> Extent:
+    """Return the extent of one batch, or of one marker, which is in no file."""
+    if batch.marker is not None:
+        source, last_offset, max_timestamp = batch.marker, offset, -1
+    else:
+        source, last_offset = read.files[batch.file].file_id, offset + batch.records - 1
+        max_timestamp = batch.max_timestamp
+    return Extent(
+        partition_key=key,
+        base_offset=offset,
+        last_offset=last_offset,
+        source=source,
+        position=batch.position,
+        length=batch.length,
+        leader_epoch=0,
+        max_timestamp=max_timestamp,
+    )
 
 
 def _joins(last: Extent, new: Extent) -> bool:

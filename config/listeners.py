@@ -1,16 +1,15 @@
-"""The listeners of a process: addresses to bind or advertise, their settings, what is open to a network.
+"""Reads the listeners of a process from its settings.
 
 Place: called when a process is composed, with Kafka's settings `listeners`, `advertised.listeners`,
 `inter.broker.listener.name`, `controller.listener.names`. load.py reads the settings of one listener
 (`listener.name.NAME.SETTING`); cli/process/open_process.py logs each line of what is open, once.
 Invariant of settings for one listener: only the settings of config/security_settings.py can be set for one listener;
 each value was checked as the setting itself. A listener's name has any case.
-Source: KIP-103.
 Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients
 of this listener are sent. The listener for controllers is never advertised. The first listener is one for clients,
 unless there is none but that of inter.broker.listener.name. A listener with TLS has a key. An advertised address
 that no client could connect to is refused.
-Source: KIP-631, configurations; KIP-103 (listener names).
+Source: KIP-103 (listener names, settings for one listener); KIP-631, configurations.
 Invariant of warnings: an address that only the machine itself can reach is never named. What weakens a login is
 named on every address.
 """

@@ -115,8 +115,9 @@ def init_producer(
 ) -> TransactionStep:
     """InitProducerId: the producer gets an identity that fences all earlier ones; an open transaction is aborted.
 
-    `asked`: the identity that the producer wants to keep (KIP-360), or NO_PRODUCER. `new_producer_id` is an id that
-    was never used; it is used if there is none yet, or if the epochs of the present one are used up.
+    `found`: what is stored; None if the transactional id is new. `asked`: the identity that the producer wants to keep
+    (KIP-360), or NO_PRODUCER. `new_producer_id` is an id that was never used; it is used if there is none yet, or if
+    the epochs of the present one are used up.
     """
     if asked.epoch > EPOCH_MAX:
         return TransactionStep(TransactionVerdict.USED_UP)
@@ -125,14 +126,15 @@ def init_producer(
         after = Transaction(
             transactional_id=transactional_id, producer=producer, state=TransactionState.EMPTY, timeout_ms=timeout_ms
         )
-        return TransactionStep(TransactionVerdict.DONE, after, producer=producer)
+        return TransactionStep(TransactionVerdict.DONE, after=after, producer=producer)
     if asked not in (NO_PRODUCER, found.producer):
-        if asked == found.previous and found.state is not TransactionState.ONGOING:
+        is_repeated = asked == found.previous and found.state is not TransactionState.ONGOING
+        if is_repeated:  # the answer to an earlier request was lost
             return TransactionStep(TransactionVerdict.DONE, producer=found.producer)
         return TransactionStep(TransactionVerdict.FENCED)
     producer = _next(found.producer, new_producer_id)
     after = replace(_closed(found, TransactionState.EMPTY), producer=producer, previous=asked, timeout_ms=timeout_ms)
-    return TransactionStep(TransactionVerdict.DONE, after, _fencing_end(found), producer)
+    return TransactionStep(TransactionVerdict.DONE, after=after, end=_fencing_end(found), producer=producer)
 
 
 def add(found: Transaction | None, asked: ProducerEpoch, keys: Set[int], groups: Set[str]) -> TransactionStep:

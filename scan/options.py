@@ -28,7 +28,7 @@ READ_PIN_MS = 3_600_000
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS = "headers"
 BOOTSTRAP = "kafka.bootstrap.servers"
-"""Finds the cluster (bootstrap.py); no record is read or written by way of an agent."""
+"""Finds the cluster (cluster.py); no record is read or written by way of an agent."""
 ISOLATION = "isolation.level"
 _KAFKA_ISOLATION = "kafka.isolation.level"
 """Isolation levels by the names of Spark's Kafka source."""

@@ -1,8 +1,9 @@
-"""The Iceberg catalog: open it, find the tables of this cluster, create and drop them. Errors become Headrace's here.
+"""Finds, creates and drops the cluster's tables in an Iceberg catalog.
 
-Place: next to committing.py and expiry.py, the only module that calls pyiceberg's catalog. All methods block:
-asynchronous callers use a thread.
-Invariant: a table that Headrace does not keep is never changed. A catalog that does not answer is UnavailableError.
+Place: between the other modules of tables and pyiceberg's catalog. Snapshots are committed by commit/committing.py and
+upkeep/expiry.py; open_tables.py loads a table again by itself. All methods block: asynchronous callers use a thread.
+Invariant: a table that Headrace does not keep is never changed. Errors of pyiceberg become Headrace's here; a catalog
+that does not answer is UnavailableError.
 """
 
 from __future__ import annotations
@@ -209,7 +210,10 @@ class TableCatalog:
             return self.catalog.load_table((*self._namespace, name))
 
     def load_own(self, name: str) -> tuple[Table, Definition]:
-        """The same of a table that Headrace keeps; TableError for another one."""
+        """Return a table that Headrace keeps, as the catalog has it now, and what its properties define.
+
+        NotFoundError if the catalog has no such table; ForeignTableError if Headrace did not create it.
+        """
         table = self.load(name)
         definition = definition_of(table.properties)
         if definition is None:

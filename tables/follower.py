@@ -238,14 +238,17 @@ class TableFollower:
         await self.upkeep.ask(name for name, last in self.last.items() if last.condition is not Condition.STOPPED)
 
     async def _declare(self, declarer: TableDeclarer, names: Sequence[str]) -> bool:
-        """Make the tables that topic configs declare; whether one may be new."""
-        made, refused = await declarer.make(names)
-        for topic, reason in refused.items():
+        """Make the tables that topic configs declare, and return whether any table was made.
+
+        `names`: the tables that the catalog has. The reason why a topic gets no table is logged when it changes.
+        """
+        was_any_made, reasons = await declarer.make(names)
+        for topic, reason in reasons.items():
             if self.refused.get(topic) != reason:
                 logger.error("topic configs make no table: topic=%s reason=%s", topic, reason)
-        self.refused = refused
-        self.metrics.show_refused(len(refused))
-        return made
+        self.refused = reasons
+        self.metrics.show_refused(len(reasons))
+        return was_any_made
 
     async def _keep(self, name: str) -> None:
         for _ in range(COMMITS_IN_A_ROW):

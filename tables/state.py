@@ -279,7 +279,7 @@ class Follows(NamedTuple):
 
 class Broken(NamedTuple):
     """The table is not what Headrace made of it. `own_id`: the current snapshot's nearest commit of ours, which has
-    offsets (snapshot_offsets.py).
+    offsets (commit/snapshots.py).
     """
 
     reason: str

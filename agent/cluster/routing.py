@@ -241,15 +241,21 @@ class Routes:
         return zone in self._electorate.zones
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one that the
-        partition is dealt to, else the commit shard's."""
+        """Return the agent that clients in the zone use for the partition; None if no agent is live.
+
+        It is one of the zone if that has a live agent, else one of all: an agent that a reassignment prefers, else the
+        one to which the partition is dealt, else the one of its commit shard.
+        """
         zone = zone if self.has_zone(zone) else None
-        number, index = split_partition_key(partition_key)
-        topic = self.image.topics_by_number.get(number)
-        if topic is not None and (pinned := self._pinned(topic, index, zone)) is not None:
-            return pinned
-        if topic is not None and topic.has(index) and (dealt := self._dealt(topic, zone)) is not None:
-            return self.image.agents[dealt[index]]
+        topic_number, index = split_partition_key(partition_key)
+        topic = self.image.topics_by_number.get(topic_number)
+        if topic is not None:
+            pinned = self._pinned(topic, index, zone)
+            if pinned is not None:
+                return pinned
+            dealt = self._dealt(topic, zone) if topic.has(index) else None
+            if dealt is not None:
+                return self.image.agents[dealt[index]]
         return self._shard_leader(commit_shard(partition_key, self._commit_shards), zone)
 
     def leaders(self, topic: TopicImage, zone: str | None = None) -> Sequence[AgentImage | None]:

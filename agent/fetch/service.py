@@ -177,7 +177,7 @@ class FetchSurroundings:
     """Gets what FetchMetrics counts."""
     steps: FetchSteps = UNTRACED
     uploading: Callable[[], bool] = lambda: False
-    """See read_turns.py."""
+    """Whether flush files are being uploaded: fewer files are read at a time then (ReadTurns)."""
     follow: FollowPolicy | None = FOLLOW_POLICY
     """How long commit shards are followed; None, or `feed.follow.all`: all are."""
 

@@ -1,7 +1,7 @@
-"""Judges the texts of clients that an agent can take: ids that the metastore can hold, patterns in RE2's syntax.
+"""Decides which texts of clients an agent can take.
 
 Place: ids of groups and transactions are asked about by the handlers of requests that name them, before anything
-else, and before a group is claimed. Patterns are under the subscriptions of consumer groups, and under
+else, and before a group is claimed. Patterns, in RE2's syntax, are under the subscriptions of consumer groups and under
 ListTransactions.
 Invariant: a text that passes can be stored in the metastore. A new id has at most ID_BYTES_MAX; one that is stored
 stays usable. Kafka names no limit, but its record of an offset has the group id as a string of at most 32,767 bytes:

@@ -64,7 +64,7 @@ RECORD_ERRORS_MAX = 1_000
 
 
 JudgeTransactional = Callable[[BatchHeader], Refusal | None]
-"""Why a transactional batch of this header is refused, if it is (validate.py)."""
+"""Returns why a transactional batch with this header is refused, if it is."""
 
 
 @dataclass(frozen=True, slots=True)

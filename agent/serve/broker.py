@@ -1,4 +1,4 @@
-"""The broker role: the Kafka front of one agent, composed: started, drained, closed.
+"""Composes the broker role of a process: it serves Kafka's clients from start to close.
 
 Place: run by cli/process/shell.py, which owns the connections and the HTTP server. One more task on the event loop
 measures its delay: the first metric to look at if everything is slow.
@@ -168,14 +168,15 @@ class Broker:
         self._keep("housekeeping", housekeeper.run)
         self._serving.set()
 
-    def in_life(self, is_current: bool) -> None:
-        """Follow whether this process's server is the metastore, in another life than before or again. If another
-        one is, other agents know more: while clients reach this one, they get an old view of the cluster, and come
-        back to it.
+    def life_changed(self, is_current: bool) -> None:
+        """Follow a change of the metastore's life. `is_current`: whether this process's server is the metastore.
+
+        While it is not, other agents know more, and clients cannot connect here: they would get an old view of the
+        cluster, and come back because of it.
         """
         self._listener.suspend(not is_current)
         if self._paths is None:
-            return
+            return  # it has not joined the cluster
         if is_current:
             self._paths.life_begins()
         else:

@@ -1,4 +1,4 @@
-"""The requests of Kafka's tools about transactions: ListTransactions, DescribeTransactions, WriteTxnMarkers.
+"""Answers the requests of Kafka's tools about transactions.
 
 ListTransactions (key 66, versions 0-2), DescribeTransactions (65, version 0), WriteTxnMarkers (27, versions 1-2).
 
@@ -185,12 +185,14 @@ class DescribeTransactions:
 
 
 def _described(
-    schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], failed: int
+    schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], code_if_none: int
 ) -> DescribedTransaction:
+    """Return the answer's part about one transactional id. `topics`: the partitions of its transaction."""
     if found is None:
+        code = ErrorCode(code_if_none) if name else ErrorCode.invalid_request
         return schema.make(
             DescribedTransaction,
-            error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
+            error_code=code,
             transactional_id=name,
             transaction_state="",
             transaction_timeout=datetime.timedelta(0),

@@ -1,4 +1,4 @@
-"""One run of a row on a target: topic, clients, measured time, reading back.
+"""Runs a row on a target once, and measures it.
 
 Place: called by run.py for each row, target and round. Some rows are of Kafka's own load generator,
 org.apache.kafka.tools.ProducerPerformance.
@@ -198,14 +198,13 @@ class SentAndRead(NamedTuple):
 async def _send(bench: TargetBench, load: Produce, replay: ConsumeOrder | None = None) -> SentAndRead:
     """Produce to a new topic and read that back; CorruptError if it is not the same."""
     async with bench.topic(load.partitions) as topic:
-        made, read, replayed, window = await _run_clients(bench, topic, load, replay)
-        refuse_failures(made)
-        extents = await bench.extents(topic)
-        if read is None:
-            read = await bench.read_back(topic, load.partitions, sum(made.numbers), NUMBERS)
+        answers = await _run_clients(bench, topic, load, replay)
+        refuse_failures(answers.made)
+        extents, sent = await bench.extents(topic), sum(answers.made.numbers)
+        read = answers.read or await bench.read_back(topic, load.partitions, sent, NUMBERS)
         idempotent = load.client.get("enable.idempotence") == "true"
-        await bench.verify(topic, load.partitions, read, sum(made.numbers), idempotent=idempotent)
-    return SentAndRead(made, read, replayed, extents, window)
+        await bench.verify(topic, load.partitions, read, sent, idempotent=idempotent)
+    return SentAndRead(answers.made, read, answers.replayed, extents, answers.window)
 
 
 def _checked(measurement: Measurement, sent: SentAndRead) -> Measurement:
@@ -215,28 +214,40 @@ def _checked(measurement: Measurement, sent: SentAndRead) -> Measurement:
     return _with_latencies(measurement, sent.made, sent.read)
 
 
-async def _run_clients(
-    bench: TargetBench, topic: str, load: Produce, replay: ConsumeOrder | None
-) -> tuple[ProduceAnswer, ConsumeAnswer | None, ConsumeAnswer | None, Window]:
+class ClientAnswers(NamedTuple):
+    """What the clients of one run answered, and the measured time."""
+
+    made: ProduceAnswer
+    read: ConsumeAnswer | None
+    """Of the consumer that followed the producer; None if the load is not end to end."""
+    replayed: ConsumeAnswer | None
+    """Of the consumer that read an older topic meanwhile; None if there was none."""
+    window: Window
+
+
+async def _run_clients(bench: TargetBench, topic: str, load: Produce, replay: ConsumeOrder | None) -> ClientAnswers:
+    """Produce to the topic, and read it at the same time if the load is end to end. `replay`: what another consumer
+    reads meanwhile, if any. All clients are connected before the measured time; consumers begin before the producer.
+    """
     read: ConsumeAnswer | None = None
     replayed: ConsumeAnswer | None = None
     async with AsyncExitStack() as stack:
         replayer = await stack.enter_async_context(consumer(replay)) if replay else None
         sender = await stack.enter_async_context(producer(_produce_order(bench, topic, load)))
-        reader: Driver[ConsumeAnswer] | None = None
+        follower: Driver[ConsumeAnswer] | None = None
         if load.end_to_end:
-            reader = await stack.enter_async_context(consumer(_following_order(bench, topic, check=NUMBERS)))
+            follower = await stack.enter_async_context(consumer(_following_order(bench, topic, check=NUMBERS)))
         window = await stack.enter_async_context(measure(bench.target, bench.clock))
-        for other in filter(None, (reader, replayer)):
-            other.go()
+        for reader in filter(None, (follower, replayer)):
+            reader.go()
         sender.go()
         made = await sender.answer()
         if replayer:
             replayed = await replayer.answer()
-        if reader:
-            reader.until(sum(made.numbers))
-            read = await reader.answer()
-    return made, read, replayed, window
+        if follower:
+            follower.until(sum(made.numbers))
+            read = await follower.answer()
+    return ClientAnswers(made, read, replayed, window)
 
 
 async def _consume(bench: TargetBench, row: Row, load: Consume) -> Measurement:

@@ -1,4 +1,4 @@
-"""A Kafka cluster as the tools see it: its brokers, leaders, coordinators, with requests to them.
+"""Sends the tools' requests to the brokers of a Kafka cluster that answer them.
 
 Place: under `headrace topics`, `groups`, `configs` and `records`; works with any Kafka broker. Tools use field
 names; requests are built from kio's generated classes, but for the answer to DescribeTransactions

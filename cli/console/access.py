@@ -140,7 +140,7 @@ def not_for_other_sites(app: ASGIApp) -> ASGIApp:
     """`app` for requests of the console, of people and of programs; of other sites only if a link is followed."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "POST":  # a form's token decides (form_tokens.py)
+        if scope["method"] == "POST":  # a form's token decides (FormTokens)
             await app(scope, receive, send)
             return
         headers = Headers(scope=scope)

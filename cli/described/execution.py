@@ -1,15 +1,16 @@
-"""Carries out the steps of a plan, one request after another.
+"""Makes the requests of `headrace cluster` to the running cluster.
 
-Place: the last part of `headrace cluster apply`. The running cluster is read here, too: `plan` and `apply` compare
-it with a description, `export` writes it. Before the first step `apply` asks which steps the caller may not do.
-Invariant of what is read: only reads. Internal topics and values that the cluster keeps secret are not part of the
-result.
-Invariant of rights: only reads. What the cluster does not say is not refused here: the step itself is then.
+Place: under cli/cluster.py. `plan` and `apply` compare what `read_cluster` returns with a description, `export` writes
+it. `apply` checks the steps of its plan, and then carries them out, one request after another.
+Invariant: only `run_steps` changes the cluster.
+Invariant of what is read: internal topics and values that the cluster keeps secret are not part of the result.
+Invariant of rights: `why_not_allowed` names a step only if the cluster says that the caller lacks the right; if it says
+nothing, the step itself may be refused.
 Source: KIP-430 (authorized operations).
-Invariant: before the first step, everything that can be checked is checked: secrets are read, and the cluster is
-asked whether it would accept each step. A step is one request, so a run that is interrupted has done each step or
-not; repeating it does the rest. A topic that exists already is no error: the answer to an earlier request may have
-been lost. The caller compares again at the end, and so sees one that exists with other values.
+Invariant of `apply`: before the first step, everything that can be checked is checked: secrets are read, and the
+cluster is asked whether it would accept each step. A step is one request, so a run that is interrupted has done each
+step or not; repeating it does the rest. A topic that exists already is no error: the answer to an earlier request may
+have been lost. The caller compares again at the end, and so sees one that exists with other values.
 """
 
 from __future__ import annotations

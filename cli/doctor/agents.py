@@ -1,7 +1,8 @@
-"""Judges agents from outside: the addresses that they advertise, their clocks, whether they are ready.
+"""Judges agents from outside, by what their listeners answer.
 
-Place: one part of the area cluster of `headrace doctor`. The metastore does not know where an agent's HTTP listener
-is: it is asked at http.port of the settings, on the host that the agent advertises.
+Place: one part of the area cluster of `headrace doctor`: the addresses that agents advertise, and by HTTP their clocks
+and whether they are ready. The metastore does not know where an agent's HTTP listener is: it is asked at http.port of
+the settings, on the host that the agent advertises.
 Invariant of addresses: reads only. Each address gets a request that any client may send: Metadata without topics, or
 ApiVersions where a login comes first. No login is sent, and certificates are not verified, because nothing secret is
 sent.
@@ -92,19 +93,15 @@ def judge_addresses(advertised: list[Advertised]) -> Iterator[Finding]:
 
 
 def judge_together(live: list[AgentImage], settings: Settings, in_force: Settings) -> Iterator[Finding]:
-    """Return what is wrong with the addresses of several agents together."""
-    told: Mapping[int, list[str]] = {
-        agent.node_id: complaints(
-            agent,
-            [other for other in live if other is not agent],
-            settings.inter_broker_listener_name,
-            is_shared=in_force.advertised_shared,
-        )
-        for agent in live
-    }
-    for node_id, found in told.items():
+    """Yield what is wrong with the addresses of each agent next to those of the others.
+
+    `settings`: those of this command. `in_force`: with the values that apply in the cluster.
+    """
+    for agent in live:
+        others = [other for other in live if other is not agent]
+        found = complaints(agent, others, settings.inter_broker_listener_name, is_shared=in_force.advertised_shared)
         for complaint in found:
-            yield AREA.warn("addresses", f"agent {node_id}: {complaint}", "correct its advertised.listeners")
+            yield AREA.warn("addresses", f"agent {agent.node_id}: {complaint}", "correct its advertised.listeners")
 
 
 async def why_wrong(listener: Listener, cluster_id: str, clock: Clock) -> str:

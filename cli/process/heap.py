@@ -23,7 +23,7 @@ from headrace.storage.clock import Clock
 
 KEPT_BYTES = 256 * 1024 * 1024
 """Freed memory that the process keeps, so that it is not mapped and zeroed again for each flush. What is idle for a
-minute is given back (idle_heap.py)."""
+minute is given back (IdleHeap)."""
 MAPPED_BYTES = 32 * 1024 * 1024
 """Size from which on memory is mapped for one use: larger than frames, segment files and chunks of the
 usual size. This is the most that glibc allows; its own 128 KiB would grow with use, but not once the trim threshold

@@ -1,4 +1,4 @@
-"""Open a process from its settings: connections opened, roles made.
+"""Composes a process, with the roles and connections that its settings name.
 
 Place: under serve.py, and under benchmarks and tests that run an agent inside their process.
 Invariant: only here the roles of one process get to know each other. A controller in the same process as a broker is
@@ -21,7 +21,15 @@ from headrace.agent.serve.broker import Broker
 from headrace.agent.serve.controller_role import ControllerRole
 from headrace.agent.serve.paths import PathObservers
 from headrace.cli.process.http_app import NoPeers
-from headrace.cli.process.shell import Dependencies, MainRole, ProcessShell, ProcessWatches, Role, until_available
+from headrace.cli.process.shell import (
+    Dependencies,
+    MainRole,
+    Member,
+    ProcessShell,
+    ProcessWatches,
+    Role,
+    until_available,
+)
 from headrace.cli.process.tracing import Tracing, open_tracing
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, exposures, http_exposures, roles
@@ -90,7 +98,7 @@ def compose_process(context: ProcessContext, *, bucket: str = "", tracing: Traci
     life, held = _life(context, bucket), HeldLease(context.clock)
     if CONTROLLER in wanted:
         controller = ControllerRole(context, held)
-        beside = _next_to(context, life, lambda: settings.node_id, lambda: controller.image)
+        beside = _compactor_thread(context, life, lambda: settings.node_id, lambda: controller.image)
         return _shell(context, life, held, controller, [[controller], *beside])
     background = _background(context, wanted)
     return _shell(context, life, held, background[0], [[role] for role in background])
@@ -138,10 +146,10 @@ def compose_agent(
     if CONTROLLER in roles(context.settings):
         member.append(ControllerRole(context, held, broker))
     life = _life(context, bucket)
-    members = [member, *_next_to(context, life, lambda: broker.node_id, lambda: broker.image)]
+    members = [member, *_compactor_thread(context, life, lambda: broker.node_id, lambda: broker.image)]
     watches = ProcessWatches(
         dependencies,
-        LifeWatch(life, context.clock, context.registry, held.is_active, broker.in_life),
+        LifeWatch(life, context.clock, context.registry, held.is_active, broker.life_changed),
         SettingReporter(context, sorted(roles(context.settings)), lambda: broker.node_id),
         _upkeep(context, held),
     )
@@ -173,13 +181,13 @@ def _upkeep(context: ProcessContext, held: HeldLease) -> UpkeepWatch:
     return UpkeepWatch(context.metastore, context.store, delay_ms, held.is_active, context.clock, context.registry)
 
 
-def _next_to(
+def _compactor_thread(
     context: ProcessContext,
     life: LifeKeeper,
     node_id: Callable[[], int | None],
     image: Callable[[], MetadataImage | None],
-) -> list[list[Role]]:
-    """Background work next to other roles."""
+) -> list[Member]:
+    """Return the compactor's thread as a separate member; none in a process without the role compactor."""
     if COMPACTOR not in roles(context.settings):
         return []
     from headrace.cli.process.compactor_role import WorkerThread

@@ -1,7 +1,7 @@
 """A pass over one partition, as far as it came: the files that it writes, its end in the metastore.
 
-Place: under job.py and spark/cleaning_tasks.py, which read and judge. Swaps are done in the local worker (job.py)
-and on Spark's driver (spark/cleaning.py).
+Place: under job.py and spark/cleaning_tasks.py, which read and judge. `Ending` is called by the local worker (job.py)
+and by Spark's driver (spark/cleaning.py).
 Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below
 its end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a
 batch ends there: its complete extents count, the open one does not.
@@ -121,22 +121,28 @@ class Output:
         self.passes[plan.partition_key] = cleaned
 
     async def add_marker(self, extent: Extent, rule: CleaningPass) -> None:
-        """Leave the end of a transaction, or write an extent without it that covers its offset."""
+        """Leave the marker of a transaction if it must stay; else write an extent without it that covers its offset.
+
+        It must stay if it ends the log, and until its delete horizon, which the pass notes.
+        """
         if extent.base_offset == rule.kept_offset:
             await self._leave(extent)
             return
-        horizon_ms = marker_horizon_ms(
+        stays_until_ms = marker_horizon_ms(
             extent,
             cleaned_offset=rule.cleaned_offset,
             now_ms=rule.now_ms,
             delete_retention_ms=rule.horizon_ms - rule.now_ms,
         )
-        if horizon_ms is None:
-            batch = marker_batch(extent)
-            await self.add(extent, [batch], [JudgedBatch(batch, [], 0, None, 0, 0, 0, aborted=1)])
-        else:
-            self._pass.note_horizon(horizon_ms)
+        if stays_until_ms is not None:
+            self._pass.note_horizon(stays_until_ms)
             await self._leave(extent)
+            return
+        batch = marker_batch(extent)
+        emptied = JudgedBatch(
+            batch, records=[], size_bytes=0, horizon_ms=None, superseded=0, keyless=0, expired=0, aborted=1
+        )
+        await self.add(extent, [batch], [emptied])
 
     async def add(self, extent: Extent, batches: list[SoundBatch], judged: Sequence[JudgedBatch]) -> None:
         """Write the extent again, or leave it."""

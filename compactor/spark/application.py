@@ -80,13 +80,15 @@ class SparkRunSummary:
     seconds: float = 0.0
 
     def counting(self, handler: JobHandler, clock: Clock) -> JobHandler:
-        """The handler, counted."""
+        """Return a handler that calls `handler` and counts here what became of the job."""
 
         async def handle(job: Job, lease: Lease) -> None:
             began = clock.monotonic()
-            self.failed += 1
-            await handler(job, lease)
-            self.failed -= 1
+            try:
+                await handler(job, lease)
+            except BaseException:  # a cancelled job counts as failed, too
+                self.failed += 1
+                raise
             self.done += 1
             if job.kind == CLEAN_LARGE.name:
                 self.partitions += len(decode_cleaning(job.payload).tasks)

@@ -134,14 +134,19 @@ async def reserve(
     level: int,
     rng: random.Random,
 ) -> list[PartIds]:
-    """Ids for parts with these numbers of files. FencedError if the lease is lost."""
-    parts = [
-        tuple(tuple(new_file_id(born_ms, rng, level) for _ in range(attempts)) for _ in range(count)) for count in files
-    ]
-    flat = [file_id for part in parts for file in part for file_id in file]
-    for first in range(0, len(flat), IDS_PER_CALL):
-        if not await metastore.reserve_files(token, flat[first : first + IDS_PER_CALL], level):
-            return [() for _ in files]
+    """Reserve an id for each file and attempt, and return them by part. `files`: the number of files of each part.
+
+    The ids of each part are empty if files have no keys. FencedError if the lease is lost.
+    """
+    parts: list[PartIds] = []
+    for file_count in files:
+        ids_by_file = [tuple(new_file_id(born_ms, rng, level) for _ in range(attempts)) for _ in range(file_count)]
+        parts.append(tuple(ids_by_file))
+    all_ids = [file_id for part in parts for ids_of_file in part for file_id in ids_of_file]
+    for first in range(0, len(all_ids), IDS_PER_CALL):
+        files_have_keys = await metastore.reserve_files(token, all_ids[first : first + IDS_PER_CALL], level)
+        if not files_have_keys:
+            return [() for _ in parts]
     return parts
 
 

@@ -1,4 +1,4 @@
-"""The cluster as a whole: its log, its agents, what is the same for all of them.
+"""The metastore's operations on the cluster as a whole, and not on topics, groups or files.
 
 Place: under agent/cluster; background workers, the zone cache and commands ask for configs, settings and the secret.
 The metadata log (KIP-631) is under every agent's image of the cluster (agent/cluster/follower.py) and the admin

@@ -1,14 +1,11 @@
-"""Kafka's flexible encoding, both ways, for types described by annotated dataclasses.
+"""Encodes and decodes annotated dataclasses in Kafka's flexible encoding.
 
 Place: under the records of the metadata log (kip631_records.py, own_records.py), which are declared with the field
 types here; records.py frames them.
 Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an equal value. Tagged
 fields that equal their default are left out; tags that this version does not know are skipped, so a newer writer may
-add them.
+add them. Fields are in the order of the dataclass.
 Source: KIP-482 (compact strings and arrays, tagged fields), Kafka protocol guide (primitive types).
-Invariant of a record: a record is a frozen dataclass; its annotations are its wire format, in the order of the
-fields.
-Source: KIP-631, "Record Formats" (seed kip-631-quorum-controller).
 """
 
 from __future__ import annotations

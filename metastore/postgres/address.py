@@ -1,4 +1,4 @@
-"""The address of the metastore, taken apart: what every connection is made from, with its password.
+"""Makes what connections to the metastore are opened with, from the settings that name it.
 
 Place: before psycopg gets an address. psycopg's and libpq's errors repeat what they could not read, which may be the
 password; so they are not passed on, nor kept as the cause. A command may print the password: tokens of a cloud's IAM

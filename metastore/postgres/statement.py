@@ -1,4 +1,4 @@
-"""One SQL statement as a callable: build or load its text, send it over the pool, translate its errors.
+"""Makes SQL statements callable, on the process's pool of connections.
 
 Place: between the metastore's operations and psycopg.
 Invariant: one statement is one transaction (the pool's connections are in autocommit), so no lock

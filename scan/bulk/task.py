@@ -197,23 +197,29 @@ class BulkTask:
         return [partition for partition in wanted if partition is not None]
 
     def _add(self, topic: WritableTopic, partition: int, rows: Rows, key: bytes | None, row: int) -> None:
+        """Add row number `row` to the pile of its partition. A full pile becomes a batch, enough bytes a file."""
         value = rows.values[row]
         headers = [] if rows.headers is None else rows.headers[row]
         timestamp = None if rows.timestamps is None else rows.timestamps[row]
-        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        for name, content in headers:
-            size += HEADER_OVERHEAD_BYTES + 4 * len(name) + len(content or b"")
-        place = topic.key(partition)
-        pile = self._piles.get(place)
-        if pile is None:
-            pile = self._piles[place] = _Pile(topic, partition, min(BATCH_BYTES, topic.max_message_bytes * 9 // 10))
+        size = _estimated_size(key, value, headers)
+        pile = self._pile_of(topic, partition)
         if pile.records and pile.size_bytes + size > pile.limit:
             self._seal(pile)
-        pile.records.append(Record(len(pile.records), self._time(topic, partition, timestamp), key, value, headers))
+        offset_in_batch = len(pile.records)
+        pile.records.append(Record(offset_in_batch, self._time(topic, partition, timestamp), key, value, headers))
         pile.size_bytes += size
         self._waiting_bytes += size
         if self._waiting_bytes >= self._plan.file_bytes:
             self._store_file()
+
+    def _pile_of(self, topic: WritableTopic, partition: int) -> _Pile:
+        """Return the partition's pile, a new one if it has none."""
+        partition_key = topic.key(partition)
+        pile = self._piles.get(partition_key)
+        if pile is None:
+            limit = min(BATCH_BYTES, topic.max_message_bytes * 9 // 10)
+            pile = self._piles[partition_key] = _Pile(topic, partition, limit)
+        return pile
 
     def _time(self, topic: WritableTopic, partition: int, timestamp: int | None) -> int:
         now_ms = self._clock.wall_ms() + self._plan.driver_ahead_ms
@@ -291,3 +297,11 @@ def _lay_out(writer: SegmentWriter, pile: _Pile) -> list[BulkRun]:
                 key, last.position, last.length + len(batch), last.records + records, max(last.max_timestamp, time)
             )
     return runs
+
+
+def _estimated_size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """Estimate the bytes of a record in a batch. A character of a header's name counts four, the most in UTF-8."""
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += HEADER_OVERHEAD_BYTES + 4 * len(name) + len(content or b"")
+    return size

@@ -102,23 +102,33 @@ class _Judged:
         self.is_unbounded = False
 
     def judge(self, schema: Any, inside: tuple[str, ...]) -> int:
-        """Return the fewest bytes of a value, 0 or 1."""
-        if isinstance(schema, list):
-            for each in schema:
-                self.judge(each, inside)
+        """Set `is_unbounded` if the schema gives a reason. Return 0 if a value may take no byte, else 1.
+
+        `inside`: the names of the records around this schema. A record that is among them contains itself.
+        """
+        if isinstance(schema, list):  # a union: its value begins with the number of a branch
+            for branch in schema:
+                self.judge(branch, inside)
             return 1
         if isinstance(schema, str):
-            return self._named_type(schema, inside) if schema in self._named else _FIXED_BYTES.get(schema, 1) and 1
+            if schema in self._named:
+                return self._named_type(schema, inside)
+            return 0 if schema == "null" else 1
         kind = schema["type"]
         if kind in ("record", "error"):
             return self._named_type(schema["name"], inside)
-        if kind in ("array", "map"):
-            item = self.judge(schema["items" if kind == "array" else "values"], inside)
-            self.is_unbounded |= kind == "array" and not item
+        if kind == "array":
+            if self.judge(schema["items"], inside) == 0:
+                self.is_unbounded = True  # the bytes of the count allow any count
+            return 1
+        if kind == "map":
+            self.judge(schema["values"], inside)  # an item has a key, so it takes a byte
             return 1
         if kind == "fixed":
             return min(int(schema["size"]), 1)
-        return 1 if kind == "enum" else self.judge(kind, inside)
+        if kind == "enum":
+            return 1
+        return self.judge(kind, inside)  # another spelling of a type: {"type": "int"}, {"type": [...]}
 
     def _named_type(self, name: str, inside: tuple[str, ...]) -> int:
         schema = self._named[name]

@@ -213,17 +213,17 @@ class DescribeShareGroupOffsets(_ByTopic):
     async def _describe(
         self, schema: Schema, group: DescribeShareGroupOffsetsRequestGroup
     ) -> DescribeShareGroupOffsetsResponseGroup:
-        found: dict[int, ShareOffset] | ErrorCode = self._refusal(group.group_id)
-        if found is ErrorCode.none:
-            found = await self._offsets.describe(group.group_id)
-        code = ErrorCode.none
+        """Return the group's part of the answer: the topics that the request names, or all."""
         topics: tuple[DescribeShareGroupOffsetsResponseTopic, ...] = ()
-        if isinstance(found, ErrorCode):
-            code = found
-        elif group.topics is None:
-            topics = self._all(schema, found)
-        else:
-            topics = await self._asked(schema, group.topics, found)
+        code = self._refusal(group.group_id)
+        if code is ErrorCode.none:
+            offsets = await self._offsets.describe(group.group_id)
+            if isinstance(offsets, ErrorCode):
+                code = offsets
+            elif group.topics is None:
+                topics = self._all(schema, offsets)
+            else:
+                topics = await self._asked(schema, group.topics, offsets)
         return schema.make(
             DescribeShareGroupOffsetsResponseGroup,
             group_id=group.group_id,

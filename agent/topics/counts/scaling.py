@@ -1,4 +1,4 @@
-"""A topic doubles or halves for clients that know only the count.
+"""Doubles or halves a topic at the request of a client that knows only the count.
 
 Place: behind ScaleTopic (a private API key, version 0), the request of `headrace topics alter --double` and
 `--halve`. Any agent answers it. What becomes of batches and readers after a doubling is in
@@ -228,21 +228,29 @@ class TopicHalving:
         validate_only: bool = False,
         partition_count: int = 0,
     ) -> Verdict:
-        """Begin to halve the topic. `excluded_groups`: nothing waits for these.
+        """Begin to halve the topic. Return a verdict without an error once the halving is in the log.
 
+        With `validate_only` nothing changes, and the verdict says whether the halving would be accepted.
         `deadline`: seconds of the clock's monotonic(). `partition_count`: the one to reach, 0 for half of what it has.
+        `excluded_groups`: nothing waits for these.
         """
 
         async def judge(image: MetadataImage, in_doubt: Halving | None) -> Halving | Verdict:
+            """Return what to append, or the final verdict. `in_doubt`: an earlier append with an unknown outcome."""
             count = self._judge_count(image, topic, partition_count, in_doubt=in_doubt is not None)
             if isinstance(count, Verdict):
                 return count
             if validate_only:
                 return Verdict()
-            times = merge_times(self._settings())
-            return Halving(image.topics_by_name[topic].topic_id, count, excluded_groups, times)
+            return Halving(
+                topic_id=image.topics_by_name[topic].topic_id,
+                partition_count=count,
+                excluded_groups=excluded_groups,
+                times=merge_times(self._settings()),
+            )
 
         async def begin(image: MetadataImage, halving: Halving) -> bool:
+            """Append the halving; False if the log has changed since this image."""
             return await self._api.begin_halving(image.offset, halving)
 
         try:

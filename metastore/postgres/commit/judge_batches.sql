@@ -1,5 +1,5 @@
 -- Go through a call's batches one by one, because not all of them can be accepted as they are, and make
--- the columns of what is left: the same columns that staging.py made for the case that nothing is refused.
+-- the columns of what is left: the same columns that Staged of commit.py made for the case that nothing is refused.
 -- Refusals are judged in this order: unknown partition, duplicate, leader epoch, partition count
 -- (a duplicate is answered as one even when the topic has grown: P4), marked partition, producer epoch, sequence.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.

@@ -1,7 +1,7 @@
 -- What the cluster's row says of this life, and what the server says of itself. LSNs as bytes of WAL.
 -- feed_sum and metadata_head only grow within a life: a server that shows less was restored.
 -- The inserted WAL is read after the snapshot was taken, so it has all commits that the snapshot shows. A crash may
--- lose what is inserted and not flushed (metastore/life/flushed.py).
+-- lose what is inserted and not flushed (FlushedPosition of metastore/life/keeper.py).
 -- Locks: none; one snapshot for all, but for the LSNs. Idempotent: reads only. Cost: a handful of rows.
 SELECT c.cluster_id, c.life, c.incarnation_id, c.system_identifier, c.timeline,
        coalesce(c.database_oid, 0),

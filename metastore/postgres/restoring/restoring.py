@@ -1,6 +1,8 @@
-"""Deleted topics and removed records come back.
+"""Brings deleted topics back, and records that a log start has removed.
 
 Place: a part of TopicApi, on the functions next to it, which have the locks.
+Invariant: each call is one statement, and so one transaction; what is put back is as metastore/api/restoring.py says.
+Source: docs/decisions/0103.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that open values; a record that ends one is given up.
+"""Opens values in separate processes, so that a record that ends one of them does not end the worker.
 
 Place: in place of ChunkOpener in the worker (values/formats.py), with the same answers; one pool per worker of
 tables (ValueFormats). Blocks: callers use a thread.
@@ -258,16 +258,22 @@ class ApartOpener:
         return replace(self, definition=replace(self.definition, tolerance=Tolerance.ALL.value))
 
     def _ask(self, raw: pa.Table, *, wants_reasons: bool) -> tuple[OpeningAnswer, OpeningFrame]:
-        """Errors as ChunkOpener."""
-        ends = self.monotonic() + self.budget.chunk
+        """Have a process open the rows; return its answer, and the frame with the opened rows.
+
+        If the process ends instead, another one is asked, without the records that are given up by now. After the
+        chunk's budget it opens only the rows up to the one at which the process ended. Raises the error of the answer;
+        UnavailableError if processes end twice while no record is open.
+        """
+        budget_ends_at = self.monotonic() + self.budget.chunk
         request = self._request(wants_reasons=wants_reasons)
         while True:
-            refused = tuple(Refused(*place, reason) for place, reason in self.pool.known(self._topic).items())
+            given_up = self.pool.known(self._topic)
+            refused = tuple(Refused(partition, offset, why) for (partition, offset), why in given_up.items())
             request = msgspec.structs.replace(request, refused=refused)
             try:
                 answer, frame = self.pool.ask(request, self.schema, raw)
             except EndedError as ended:
-                request = self._after(ended, raw, request, is_over=self.monotonic() > ends)
+                request = self._after(ended, raw, request, is_over=self.monotonic() > budget_ends_at)
                 continue
             if answer.error:
                 raise _error_of(answer)

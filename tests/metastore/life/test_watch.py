@@ -59,7 +59,7 @@ def _broker(paths: Any) -> Any:
 
 def test_a_broker_begins_a_life_in_all_paths_and_serves() -> None:
     broker = _broker(Mock())
-    Broker.in_life(broker, True)
+    Broker.life_changed(broker, True)
     broker._listener.suspend.assert_called_once_with(False)
     broker._paths.life_begins.assert_called_once_with()
     paths = Mock()
@@ -72,7 +72,7 @@ def test_a_broker_begins_a_life_in_all_paths_and_serves() -> None:
 def test_a_broker_that_is_not_in_the_present_life_accepts_no_connection() -> None:
     for paths in (None, Mock()):
         broker = _broker(paths)
-        Broker.in_life(broker, False)
+        Broker.life_changed(broker, False)
         broker._listener.suspend.assert_called_once_with(True)
     broker._paths.life_is_over.assert_called_once_with()
     broker._paths.life_begins.assert_not_called()
