@@ -135,6 +135,7 @@ def test_tiered_storage_never_keeps_more_on_disks_than_the_retention() -> None:
     days=st.floats(0.1, 365),
 )
 @example(write=2870.5520217819408, more=1.25, fanout=1.0, batch=17.0, days=1.0)
+@example(write=1734.5694907799227, more=1.0625, fanout=1.5, batch=11.0, days=0.5)
 def test_a_larger_load_never_needs_or_costs_less(
     write: float, more: float, fanout: float, batch: float, days: float
 ) -> None:
@@ -147,7 +148,8 @@ def test_a_larger_load_never_needs_or_costs_less(
         assert getattr(most, name) >= getattr(least, name) * (1 - 1e-9), name
         assert getattr(least, name) > 0
     for cheap, dear in zip(bills(small, constants, listed), bills(large, constants, listed), strict=True):
-        assert dear.total >= cheap.total * (1 - 1e-9)
+        least_total, most_total = (bill.total - bill.parts.get("requests", 0) for bill in (cheap, dear))
+        assert most_total >= least_total * (1 - 1e-9)  # PUTs are compared above, and GETs may become fewer
         assert min(cheap.parts.values()) >= 0
 
 
