@@ -21,17 +21,9 @@ from typing import Any
 import yaml
 
 from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.described.current import EVERYTHING, FoundCluster, read_cluster
 from headrace.cli.described.diff import ApplyPlan, Scope, Wishes, make_plan
-from headrace.cli.described.execution import (
-    EVERYTHING,
-    Failed,
-    FoundCluster,
-    Passwords,
-    check_steps,
-    read_cluster,
-    read_passwords,
-    run_steps,
-)
+from headrace.cli.described.execution import Failed, Passwords, check_steps, read_passwords, run_steps
 from headrace.cli.described.reading import Description, nothing_changed, read_description
 from headrace.cli.described.schema import described_file, json_schema
 from headrace.cli.described.state import Action, ApplyStep, FieldChange, ObjectKind, Risk

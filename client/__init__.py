@@ -8,7 +8,7 @@ the record codec and the rules of metastore/partitions. aiokafka opens the conne
     consumer.py          getmany: rebalances, reports, delivery, in this order
       membership.py      KIP-848: the server assigns; ownership.py: what is taken and given back, with the callbacks
       fetching.py        a long poll per agent; order.py decides what may be delivered
-      membership.py reports to the group's coordinator, and its answers
+      group_positions.py reports to the group's coordinator, and its answers
     cluster.py           connections, topics with their counts, coordinators; messages.py has the requests
     offsets.py           questions about offsets, epochs and what a partition was created from
 

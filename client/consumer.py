@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Self
 
 from headrace.client.cluster import ClientCluster, ClientSettings
 from headrace.client.fetching import Fetching, PartitionReader
+from headrace.client.group_positions import PositionExchange
 from headrace.client.listeners import PartitionKeyListener, RebalanceListener
-from headrace.client.membership import ConsumerMembership, MemberTerms, PositionExchange
+from headrace.client.membership import ConsumerMembership, MemberTerms
 from headrace.client.offsets import EARLIEST, LATEST, MOVED_HEADER, TopicPartition
 from headrace.client.order import TopicOrder
 from headrace.client.ownership import Ownership

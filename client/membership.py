@@ -1,14 +1,9 @@
-"""A member of a consumer group of KIP-848: heartbeats, its epoch, its partitions, the exchange of positions.
+"""A member of a consumer group of KIP-848: heartbeats, its epoch, and the partitions that the group gives it.
 
-Place: a task of consumer.py, which takes and gives back partitions in `getmany` and then calls `own`. Inside
-`getmany`, at each heartbeat interval, it reports to the coordinator what others wait for, and asks for what the
-member needs; waiting.must_report decides what is said.
+Place: a task of consumer.py, which takes and gives back partitions in `getmany` and then calls `own`.
 Invariant: the member tells the coordinator that it gave a partition back only after consumer.py did. A member that
 was fenced owns nothing, and joins again after consumer.py dropped its partitions.
 Source: KIP-848.
-Invariant of positions: onPartitionKeyMaybeRevoked has returned for a partition before its position is sent. What the
-coordinator does not know is reported again: a new one knows nothing, and neither does one in a new generation.
-Source: KIP-253, change 7.
 """
 
 from __future__ import annotations
@@ -24,22 +19,8 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import ClientCluster
-from headrace.client.fetching import PartitionReader
-from headrace.client.listeners import PartitionKeyListener
-from headrace.client.messages import Frame, message
-from headrace.client.offsets import TopicPartition
-from headrace.client.order import TopicOrder
-from headrace.metastore.partitions.waiting import PositionReport, must_report
+from headrace.client.messages import message
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.ordered_requests import (
-    GROUP_POSITION_KEY,
-    NO_POSITION,
-    VERSION,
-    GroupPositionRequest,
-    PartitionPosition,
-    decode_position_response,
-    encode_position_request,
-)
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, UnavailableError
 
@@ -205,96 +186,3 @@ class ConsumerMembership:
         return tuple(
             api.make("TopicPartitions", topic_id=topic_id, partitions=tuple(found)) for topic_id, found in by_id.items()
         )
-
-
-class PositionExchange:
-    """Exchange of positions, for one member."""
-
-    def __init__(
-        self,
-        cluster: ClientCluster,
-        membership: ConsumerMembership,
-        readers: Mapping[TopicPartition, PartitionReader],
-        orders: Mapping[str, TopicOrder],
-        listener: PartitionKeyListener,
-    ) -> None:
-        self._cluster, self._membership = cluster, membership
-        self._readers, self._orders, self._listener = readers, orders, listener
-        self._epoch = 0
-        self._others_need: frozenset[TopicPartition] = frozenset()
-
-    async def exchange(self) -> None:
-        """One request. UnavailableError if there is no answer; nothing is known then that was not known before."""
-        self.forget_earlier_generation()
-        needed = self._needed()
-        reports = self._reports()
-        if reports:
-            await self._listener.on_partition_key_maybe_revoked(reports.keys())
-        said: dict[str, list[PartitionPosition]] = {}
-        for topic, index in sorted(needed | reports.keys()):
-            position = reports[topic, index].position if (topic, index) in reports else NO_POSITION
-            said.setdefault(topic, []).append(PartitionPosition(index, (topic, index) in needed, position))
-        answer = await self._send(said)
-        for partition, report in reports.items():
-            self._readers[partition].last_report = report
-        self._take(answer)
-        self.forget_earlier_generation()
-
-    def forget_earlier_generation(self) -> None:
-        """Forget all positions if the member has another epoch by now: the coordinator of a new generation knows none.
-
-        Each reader reports again, and a position of another partition counts only when the coordinator names it again.
-        """
-        if self._membership.epoch == self._epoch:
-            return
-        self._epoch = self._membership.epoch
-        self._others_need = frozenset()
-        for reader in self._readers.values():
-            reader.last_report = None
-        for order in self._orders.values():
-            order.set_positions({})
-
-    def _needed(self) -> set[TopicPartition]:
-        return {
-            (topic, index)
-            for (topic, own), reader in self._readers.items()
-            for index in self._orders[topic].needed(own, has_begun=reader.has_begun)
-        }
-
-    def _reports(self) -> dict[TopicPartition, PositionReport]:
-        found = {}
-        for partition, reader in self._readers.items():
-            topic, index = partition
-            if not reader.has_begun or partition not in self._others_need or not self._orders[topic].knows(index):
-                continue
-            is_blocked = not reader.is_at_end and not self._orders[topic].may_deliver(index, reader.next_offset)
-            if must_report(reader.report(), reader.last_report, at_end=reader.is_at_end, is_blocked=is_blocked):
-                found[partition] = reader.report()
-        return found
-
-    async def _send(self, said: Mapping[str, list[PartitionPosition]]) -> dict[TopicPartition, int]:
-        """The position of each partition that any member needs."""
-        member = self._membership
-        body = encode_position_request(GroupPositionRequest(member.group_id, self._epoch, member.member_id, said))
-        frame = Frame(GROUP_POSITION_KEY, VERSION, body, flexible=False)
-        try:
-            answer = decode_position_response(await self._cluster.send(await member.coordinator(), frame))
-        except UnavailableError:
-            member.lost_coordinator()
-            raise
-        if answer.error_code:
-            if answer.error_code in _MOVED:
-                member.lost_coordinator()
-            raise UnavailableError(f"positions not exchanged: group={member.group_id} code={answer.error_code}")
-        return {(topic, each.partition): each.position for topic, rows in answer.topics.items() for each in rows}
-
-    def _take(self, answer: Mapping[TopicPartition, int]) -> None:
-        self._others_need = frozenset(answer)
-        by_topic: dict[str, dict[int, int]] = {topic: {} for topic in self._orders}
-        for (topic, index), position in answer.items():
-            if position >= 0 and topic in by_topic:
-                by_topic[topic][index] = position
-            elif (reader := self._readers.get((topic, index))) is not None:
-                reader.last_report = None
-        for topic, positions in by_topic.items():
-            self._orders[topic].set_positions(positions)

@@ -26,7 +26,7 @@ from headrace.compactor.sweeper import pages
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import ExtentQuery, IndexApi
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
-from headrace.metastore.transactions import Marker, marker_of
+from headrace.metastore.transaction_markers import Marker, marker_of
 from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.agreed import read_agreed

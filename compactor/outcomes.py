@@ -38,7 +38,7 @@ from headrace.metastore.recorded_objects import (
     read_entries,
     write_entries,
 )
-from headrace.metastore.transactions import PREFIX
+from headrace.metastore.transaction_outcomes import PREFIX
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore

@@ -31,14 +31,8 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.recorded_objects import PREFIX, are_recorded, list_in_force, read_entries
-from headrace.metastore.transactions import (
-    MARKER_BYTES,
-    Marker,
-    PartitionOutcomes,
-    list_outcomes,
-    marker_file_id,
-    read_outcomes,
-)
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id
+from headrace.metastore.transaction_outcomes import PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of, term_ms
 from headrace.storage.objects.store import ObjectStore

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.transactions import BatchOwner
+from headrace.metastore.transaction_outcomes import BatchOwner
 
 _AGE_BITS = 64
 

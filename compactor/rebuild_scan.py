@@ -21,7 +21,7 @@ from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, ScannedBatch
 from headrace.compactor.sweeper import pages
 from headrace.metastore.api.reports import PartitionName
-from headrace.metastore.transactions import BatchOwner
+from headrace.metastore.transaction_outcomes import BatchOwner
 from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.agreed import read_agreed

@@ -2,7 +2,7 @@
 
 Place: after the merge; called by the local worker (compact.py), cleaning by key, and Spark (spark/).
 Invariant: a file's id is reserved before anything is stored under it, by COPY_STARTED of all of its segments, or by
-Spark's driver for its tasks (spark/parts.py); each of its extents is live only after COPY_STARTED and its swap,
+Spark's driver for its tasks (spark/reserved.py); each of its extents is live only after COPY_STARTED and its swap,
 under the job's lease. After a crash in between, the cleanup ends segments and reservations (segments.py);
 between two calls, extents that are not swapped in are dead bytes and the old extents remain. Below level 1 of
 remote.log.metadata.compaction a file has no keys: after a crash following the store it is an orphan for the sweeper.

@@ -1,37 +1,19 @@
-"""The rules of transactions: what each request of a transactional producer changes, how outcomes are recorded.
+"""What a request of a transactional producer changes: the state machine of a transactional id. Pure.
 
 Place: above metastore/api and below metastore/postgres/transactions, which reads a row, has the decision made here,
-and writes the result if the row is still of the same version, else asks again. end_transaction.sql writes a marker
-as an extent of one offset, which agent/fetch renders as Kafka's control batch. compactor/outcomes.py writes outcomes
-to the bucket while the cluster runs; a rebuild reads them, when nothing else is left. Pure.
-Invariant of markers: a marker's row says all that its batch holds: file_id has producer id, epoch and outcome,
-position has the time. No file has such an id: its version is 0, those of segment files are 7 and 8.
-Source: KIP-98 (control batches). The coordinator epoch in the record is 0: no epoch of a coordinator exists here.
-Invariant of the state machine: a request of a fenced producer changes nothing. A transaction ends once; a repeated
-request gets the first answer. A step with an `end` closes the transaction: markers, offsets and the new row are
-written in one statement.
+and writes the result if the row is still of the same version, else asks again.
+Invariant: a request of a fenced producer changes nothing. A transaction ends once; a repeated request gets the first
+answer. A step with an `end` closes the transaction: markers, offsets and the new row are written in one statement.
 No epoch is above EPOCH_MAX + 1, which fences the last epoch: no request may name it, so no transaction begins under
 it.
 Source: KIP-98; KIP-360 (a producer that keeps its id); KIP-890 (`bumps`: each end gives the producer another epoch).
-Invariant of outcomes: the outcome of a batch is known only if the bucket names it without contradiction:
-after a promotion, a transaction may have been ended a second time, differently: then what readers saw is not known.
-Layout: objects of recorded_objects.py below `metastore/transactions/`; an entry is a list of the fields of
-TransactionOutcome.
-Source: KIP-98 (sequences of a producer in a partition rise with its batches).
 """
 
 from __future__ import annotations
 
-import struct
-import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import NamedTuple
 
-from headrace.metastore.api.outcomes import TransactionOutcome
-from headrace.metastore.api.read import Extent
 from headrace.metastore.api.transactions import (
     EPOCH_MAX,
     NO_PRODUCER,
@@ -40,52 +22,6 @@ from headrace.metastore.api.transactions import (
     TransactionState,
     TransactionVerdict,
 )
-from headrace.metastore.recorded_objects import RecordedObject, list_in_force, read_entries
-from headrace.storage.objects.store import ObjectStore
-from headrace.storage.records.codec import Record, encode_control_batch
-
-MARKER_BYTES = 78
-"""Size of every marker's batch; the length of its extent."""
-_FILE_ID = struct.Struct(">4xhxBq")
-_KEY = struct.Struct(">hh")
-_VALUE = struct.Struct(">hi")
-
-
-class Marker(NamedTuple):
-    """The outcome of a producer's transaction in one partition."""
-
-    producer_id: int
-    epoch: int
-    commits: bool
-
-
-def marker_file_id(marker: Marker) -> uuid.UUID:
-    """The file_id of a marker's extent; as marker_file_id in SQL."""
-    return uuid.UUID(bytes=_FILE_ID.pack(marker.epoch, marker.commits, marker.producer_id))
-
-
-def marker_of(source: uuid.UUID) -> Marker | None:
-    """The marker that the source of an extent means; None for a file."""
-    if source.bytes[6] >> 4:
-        return None
-    epoch, commits, producer_id = _FILE_ID.unpack(source.bytes)
-    return Marker(producer_id, epoch, bool(commits))
-
-
-def render_marker(extent: Extent) -> bytes:
-    """The control batch of a marker's extent, with its offset and leader epoch."""
-    marker = marker_of(extent.source)
-    assert marker is not None, "not a marker"
-    record = Record(
-        offset=extent.base_offset,
-        timestamp=extent.position,
-        key=_KEY.pack(0, marker.commits),
-        value=_VALUE.pack(0, 0),
-    )
-    return encode_control_batch(
-        record, producer_id=marker.producer_id, producer_epoch=marker.epoch, leader_epoch=extent.leader_epoch
-    )
-
 
 _OUTCOMES = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 
@@ -254,42 +190,3 @@ def _next(producer: ProducerEpoch, new_producer_id: int) -> ProducerEpoch:
     if producer.epoch >= EPOCH_MAX:
         return ProducerEpoch(new_producer_id, 0)
     return ProducerEpoch(producer.producer_id, producer.epoch + 1)
-
-
-PREFIX = "metastore/transactions/"
-
-
-class BatchOwner(NamedTuple):
-    """What the header of a transactional batch says of its producer."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-
-
-class PartitionOutcomes:
-    """How transactions ended in one partition."""
-
-    def __init__(self, outcomes: Iterable[TransactionOutcome] = ()) -> None:
-        self.outcomes = sorted(set(outcomes), key=lambda one: (one.marker_offset, one))
-        """By offset of the marker."""
-        self._of: dict[tuple[int, int], list[TransactionOutcome]] = defaultdict(list)
-        for one in self.outcomes:
-            self._of[one.producer_id, one.epoch].append(one)
-
-    def committed(self, owner: BatchOwner) -> bool | None:
-        """Return whether a batch of this owner was committed; None if that is not known."""
-        ends = self._of.get((owner.producer_id, owner.epoch), [])
-        if any(a.end_sequence >= b.end_sequence or a.marker_offset == b.marker_offset for a, b in pairwise(ends)):
-            return None  # another life ended it otherwise, or sequences began again at 0
-        return next((one.commits for one in ends if owner.sequence < one.end_sequence), None)
-
-
-async def list_outcomes(store: ObjectStore) -> list[RecordedObject]:
-    """Return the objects that no later life took over."""
-    return await list_in_force(store, PREFIX)
-
-
-async def read_outcomes(store: ObjectStore, key: str) -> list[TransactionOutcome]:
-    """Return what one object says. CorruptError if it is damaged."""
-    return await read_entries(store, key, TransactionOutcome)

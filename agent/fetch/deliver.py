@@ -30,7 +30,7 @@ from headrace.agent.fetch.index.tail import Lookup, known_part, stable_part
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import Extent, ExtentQuery, is_in_file
-from headrace.metastore.transactions import render_marker
+from headrace.metastore.transaction_markers import render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES

@@ -2,7 +2,7 @@
 
 Place: the agent's entry point for clients; passes requests to `agent.apis.dispatch`. ArrivingConnection is a
 connection from accept until it is a KafkaConnection: admission, then PROXY header, then TLS handshake
-(lower_layers.py).
+(proxy_header.py, tls_protocol.py).
 Invariant: no client can stop the listener or close another client's connection, once that client is known
 (admission.py). After `drain` no request was started, and requests in progress had the grace period. Admission comes
 first, before a byte is read; only behind a balancer it follows the header, which names the client, and the
@@ -29,9 +29,10 @@ from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.connection_limits import AUTHENTICATION, HANDSHAKE, HEADER, AcceptedSocket
 from headrace.agent.listener.host import ConnectionHost, Entrance, Limits, ProduceBytes, RefusedCertificate, not_noted
-from headrace.agent.listener.lower_layers import TlsProtocol, missing_bytes, read_proxy_header, receive_buffer
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.proxy_header import missing_bytes, read_proxy_header
 from headrace.agent.listener.sockets import ACCEPTED_AT_ONCE, BACKLOG, bound_sockets, why_unbound
+from headrace.agent.listener.tls_protocol import TlsProtocol, receive_buffer
 from headrace.config.addresses import unmapped
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock

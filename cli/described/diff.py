@@ -1,6 +1,6 @@
 """Compares a described cluster with a running one: the ordered steps from one to the other. Pure.
 
-Place: between reading.py and execution.py, which make its inputs; execution.py takes its steps.
+Place: between reading.py and current.py, which make its inputs, and execution.py, which takes its steps.
 Invariant of losses: a change that may remove records is never taken for harmless. A value that is unknown is taken
 for the worse one.
 Invariant:

@@ -1,6 +1,6 @@
 """The values of this package: what a cluster is described to be, what it is, and the steps between the two.
 
-Place: read from files by reading.py, compared by diff.py; execution.py reads them from a cluster, and carries them out.
+Place: read from files by reading.py and from a cluster by current.py, compared by diff.py, carried out by execution.py.
 Invariant: no value depends on a connection or a file, so the comparison is a pure function.
 
 Words. An *object* is a topic, an ACL, a user with one mechanism, the quotas of one entity, or one config of the whole

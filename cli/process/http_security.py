@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.agent.access.tls import FileWatch, ReloadedContext, server_context
-from headrace.agent.listener.lower_layers import TlsProtocol
+from headrace.agent.listener.tls_protocol import TlsProtocol
 from headrace.cli.process.http_server import HAS_CERTIFICATE, BoundedConnection, HttpWait
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
 from headrace.metastore.api.read import AbortedRange, Extent
-from headrace.metastore.transactions import render_marker
+from headrace.metastore.transaction_markers import render_marker
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch

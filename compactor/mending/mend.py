@@ -35,7 +35,7 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, is_in_file, run_of
 from headrace.metastore.api.reports import AuditedFile, PartitionName
-from headrace.metastore.transactions import Marker, marker_file_id, render_marker
+from headrace.metastore.transaction_markers import Marker, marker_file_id, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key

@@ -8,7 +8,7 @@ Place: a handler of the driver's job loop (application.py). The local worker's p
 records, delete markers and horizons.
 Invariant: the driver holds no keys, only reports with ids. It keeps the lease while Spark works; if it is lost,
 Spark's work is cancelled and the swaps are refused. The driver reserves ids for the files of each part and attempt
-before any task stores something (parts.py); which segments a file has is known after the rewrite, and started
+before any task stores something (reserved.py); which segments a file has is known after the rewrite, and started
 then, before the swap. A driver that crashes before its swaps leaves reserved ids, which the cleanup ends with their
 objects; at mid-swap, extents that are as good as those they replaced: the next driver makes a new pass of what is
 live, and the cleaned offset has not moved. If an extent cannot be read, the partition is marked, as by the local
@@ -41,7 +41,8 @@ from headrace.compactor.spark.cleaning_tasks import (
     ScanTask,
 )
 from headrace.compactor.spark.driver import SharedOutTerms, in_group, tasks_at_a_time
-from headrace.compactor.spark.parts import attempts_of_a_task, reserve, split_extents
+from headrace.compactor.spark.parts import split_extents
+from headrace.compactor.spark.reserved import attempts_of_a_task, reserve
 from headrace.compactor.take_over import start
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition

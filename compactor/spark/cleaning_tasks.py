@@ -37,7 +37,8 @@ from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.planner import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
-from headrace.compactor.spark.parts import PartIds, store_reserved, throttled_store
+from headrace.compactor.spark.reserved import PartIds, store_reserved
+from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import DamagedExtent, NewFile, Swap, SwapInput
 from headrace.metastore.api.read import AbortedRange, DataExtent, is_in_file

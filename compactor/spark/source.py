@@ -7,7 +7,7 @@
 
 Place: in Spark's Python workers, on executors and on the driver; SparkCompactor, the handler of job kind
 "compact-large" in the driver's job loop (application.py), starts it.
-Invariant: before any task runs, the driver reserves an id per file and attempt (parts.py), and starts the segments
+Invariant: before any task runs, the driver reserves an id per file and attempt (reserved.py), and starts the segments
 of all files under the ids of the first attempt. The files of an executor are live only after the driver's commit, and
 Spark commits one attempt of each task: another attempt's ids are started at the commit, as a retry, and an id that is
 not reserved is refused there. Extents that were altered in each read stay where they are: after all swaps the commit
@@ -35,15 +35,9 @@ from pyspark.sql.types import Row, StructType
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan, outputs, planned_segments
 from headrace.compactor.spark.driver import SharedOutTerms, in_group, tasks_at_a_time
-from headrace.compactor.spark.parts import (
-    PartIds,
-    attempts_of_a_task,
-    one_connection,
-    reserve,
-    split,
-    store_reserved,
-    throttled_store,
-)
+from headrace.compactor.spark.parts import split
+from headrace.compactor.spark.reserved import PartIds, attempts_of_a_task, reserve, store_reserved
+from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import DamagedExtent, NewFile, Swap

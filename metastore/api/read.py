@@ -35,7 +35,7 @@ class Extent(NamedTuple):
     base_offset: int
     last_offset: int
     source: uuid.UUID
-    """The file's id, or what a marker says (metastore/transactions.py): to compare extents."""
+    """The file's id, or what a marker says (metastore/transaction_markers.py): to compare extents."""
     position: int
     """The first byte in the file; the time of a marker in ms."""
     length: int

@@ -45,7 +45,7 @@ from headrace.metastore.log.kip631_records import (
 )
 from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord
 from headrace.metastore.partitions.merging import MergePhase
-from headrace.metastore.transactions import MARKER_BYTES
+from headrace.metastore.transaction_markers import MARKER_BYTES
 from headrace.storage.errors import InvalidError
 
 INTEGERS: Mapping[str, type[enum.IntEnum]] = {

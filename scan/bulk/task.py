@@ -1,11 +1,7 @@
 """One attempt of a task: rows become batches, batches become segment files in the bucket.
 
 Place: on executors, between Spark's rows and the commit message. The driver commits what the task returns
-(commit.py). Rows without a partition get one by murmur2 of the key and linear hashing; records without a key go
-round the partitions.
-Invariant of partitions: a key goes where headrace.client sends it, so its records stay in order there; at a count of
-the initial one times a power of two that is where Java's producer sends it, too.
-Source: org.apache.kafka.common.utils.Utils.murmur2, BuiltInPartitioner.
+(commit.py). Rows without a partition get one of partitioner.py.
 Invariant: every attempt has its own file ids, and a file is reported only after the bucket confirmed it. The rows of
 a partition keep their order. A row that does not fit its topic ends the task. Files of an attempt that is not
 committed are orphans for the sweeper, once their term has ended.
@@ -19,12 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from headrace.metastore.api.commit import BulkFile, BulkRun
-from headrace.metastore.partitions.placement import split_size
 from headrace.scan.background_loop import BackgroundLoop
 from headrace.scan.bulk.commit import WritableTopic
+from headrace.scan.bulk.partitioner import partitions_of
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, InvalidError
@@ -34,60 +28,6 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.writer import SegmentWriter
-
-STICKY_ROWS = 500
-"""Number of keyless rows in a row that go to one partition: small batches for each row would compress worse."""
-_SEED, _M = 0x9747B28C, 0x5BD1E995
-_MASK = np.uint32(0x7FFFFFFF)
-
-Hashes = np.ndarray[tuple[int], np.dtype[np.uint32]]
-
-
-def murmur2(keys: Sequence[bytes]) -> Hashes:
-    """The hash of each key; keys of one length at once."""
-    hashes = np.empty(len(keys), np.uint32)
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    for length in np.unique(lengths).tolist():
-        places = np.flatnonzero(lengths == length)
-        data = np.frombuffer(b"".join([keys[place] for place in places.tolist()]), np.uint8)
-        hashes[places] = _of_one_length(data.reshape(len(places), length), length)
-    return hashes
-
-
-def _of_one_length(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], length: int) -> Hashes:
-    m = np.uint32(_M)
-    h = np.full(len(data), _SEED ^ length, np.uint32)
-    whole = length & ~3
-    words = np.ascontiguousarray(data[:, :whole]).view("<u4").astype(np.uint32) if whole else data[:, :0].astype("u4")
-    for k in words.T:
-        k = k * m
-        k ^= k >> np.uint32(24)
-        h = h * m ^ k * m
-    for place in reversed(range(whole, length)):
-        h ^= data[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
-    if length > whole:
-        h = h * m
-    h ^= h >> np.uint32(13)
-    h = h * m
-    return h ^ h >> np.uint32(15)
-
-
-def partitions_of(
-    keys: Sequence[bytes | None], initial: int, partitions: int, keyless_before: int
-) -> tuple[list[int], int]:
-    """The partition of each row, and the number of keyless rows so far, these included.
-
-    `initial`: the initial count.
-    """
-    chosen = np.empty(len(keys), np.int64)
-    keyless = np.fromiter((key is None for key in keys), bool, len(keys))
-    count = int(keyless.sum())
-    chosen[keyless] = (np.arange(keyless_before, keyless_before + count) // STICKY_ROWS) % partitions
-    size = split_size(initial, partitions)
-    places = (murmur2([key for key in keys if key is not None]) & _MASK).astype(np.int64) % (2 * size)
-    chosen[~keyless] = np.where(places < partitions, places, places - size)
-    return chosen.tolist(), keyless_before + count
-
 
 BATCH_BYTES = 1024 * 1024
 """Bytes of a batch before compression; less if max.message.bytes is."""

@@ -15,7 +15,7 @@ from headrace.compactor import outcomes as recording
 from headrace.compactor.outcomes import OutcomeRecorder
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
 from headrace.metastore.recorded_objects import RecordedObject, list_recorded
-from headrace.metastore.transactions import PREFIX, list_outcomes, read_outcomes
+from headrace.metastore.transaction_outcomes import PREFIX, list_outcomes, read_outcomes
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore

@@ -20,20 +20,15 @@ from headrace.compactor.lost import find_lost_ends
 from headrace.compactor.outcomes import OutcomeJob
 from headrace.jobs.kinds import RECORD_OUTCOMES
 from headrace.jobs.lease import Lease
-from headrace.metastore import transactions
+from headrace.metastore import transaction_outcomes
 from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.transactions import ProducerEpoch
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.recorded_objects import write_entries
-from headrace.metastore.transactions import (
-    BatchOwner,
-    PartitionOutcomes,
-    list_outcomes,
-    marker_of,
-    read_outcomes,
-)
+from headrace.metastore.transaction_markers import marker_of
+from headrace.metastore.transaction_outcomes import BatchOwner, PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.codec import decode_records
@@ -196,7 +191,7 @@ async def test_objects_are_joined_and_lose_what_is_not_in_the_log(world: Compact
         await writer.end(commits=number % 2 == 0)
         await record(world)
     foreign = outcome(3, 1, commits=True)
-    await write_entries(world.store, transactions.PREFIX, -1, uuid.UUID(int=1), [foreign])
+    await write_entries(world.store, transaction_outcomes.PREFIX, -1, uuid.UUID(int=1), [foreign])
     await record(world)
     found = await list_outcomes(world.store)
     assert len(found) < recording.JOIN_AT
@@ -215,12 +210,12 @@ async def test_a_crash_between_object_and_row_leaves_it_twice(world: CompactionW
     await writer.end(commits=True)
     (ended,) = await world.postgres.outcomes.ended_transactions(10)
     assert ended.outcome is not None
-    await write_entries(world.store, transactions.PREFIX, 0, uuid.UUID(int=1), [ended.outcome])
+    await write_entries(world.store, transaction_outcomes.PREFIX, 0, uuid.UUID(int=1), [ended.outcome])
     await record(world)
     (ended_twice,) = (await rebuild.all_outcomes(world.store)).values()
     assert ended_twice.outcomes == [ended.outcome]
     assert ended_twice.committed(BatchOwner(*writer.who[:1], writer.who.epoch - 1, 0)) is True
-    assert transactions.PREFIX == "metastore/transactions/"
+    assert transaction_outcomes.PREFIX == "metastore/transactions/"
 
 
 async def test_ends_that_a_promotion_lost_are_listed(world: CompactionWorld) -> None:

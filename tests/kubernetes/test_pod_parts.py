@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agent.listener.lower_layers import ProxyHeader, read_proxy_header
+from headrace.agent.listener.proxy_header import ProxyHeader, read_proxy_header
 from tests.kubernetes.cluster.dns_server import ServiceNames, answer
 from tests.kubernetes.cluster.load_balancer import proxy_header
 from tests.kubernetes.kubelet.environment import Json, MissingReferenceError

@@ -20,7 +20,7 @@ import pytest
 from headrace.metastore.api.transactions import EPOCH_MAX
 from headrace.metastore.life.numbers import EPOCH_BITS, LIFE_MAX, LOG_BITS, NUMBER_BITS
 from headrace.metastore.segment_logs.records import metadata_partition
-from headrace.metastore.transactions import Marker, marker_file_id
+from headrace.metastore.transaction_markers import Marker, marker_file_id
 from tests.metastore.sessions import Session, rows
 
 INT16, INT32, INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1

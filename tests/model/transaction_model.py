@@ -32,7 +32,8 @@ from headrace.metastore.api.transactions import (
     TransactionState,
     TransactionVerdict,
 )
-from headrace.metastore.transactions import MARKER_BYTES, Marker, TransactionStep, marker_file_id
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id
+from headrace.metastore.transactions import TransactionStep
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
 INVALID = TransactionVerdict.INVALID_STATE

@@ -29,7 +29,7 @@ from headrace.metastore.api.read import (
     PartitionExtents,
 )
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.transactions import MARKER_BYTES, Marker, marker_file_id, marker_of
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id, marker_of
 from headrace.storage.file_id import new_file_id
 
 LIFE = uuid.UUID(int=1)

@@ -20,16 +20,8 @@ from headrace.metastore.partitions.placement import key_hash, place
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.bulk.commit import BulkCommit, BulkWrite, writable_topics
 from headrace.scan.bulk.options import WRITE_OPTIONS, parse_write_options
-from headrace.scan.bulk.task import (
-    BATCH_BYTES,
-    RUN_BYTES,
-    STICKY_ROWS,
-    BulkTask,
-    Rows,
-    TaskPlan,
-    murmur2,
-    partitions_of,
-)
+from headrace.scan.bulk.partitioner import STICKY_ROWS, murmur2, partitions_of
+from headrace.scan.bulk.task import BATCH_BYTES, RUN_BYTES, BulkTask, Rows, TaskPlan
 from headrace.scan.errors import BulkWriteError, OptionError
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import NotFoundError, UnavailableError

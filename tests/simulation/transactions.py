@@ -27,7 +27,7 @@ from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionState, TransactionVerdict
-from headrace.metastore.transactions import marker_of
+from headrace.metastore.transaction_markers import marker_of
 from tests.model.transaction_model import TransactionModel
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED

@@ -26,7 +26,7 @@ BEGIN
                               p_input_file, p_cleaned);
     DELETE FROM aborted_transactions a
      USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
-     WHERE get_byte(uuid_send(i.file_id), 6) < 16  -- a marker: metastore/transactions.py
+     WHERE get_byte(uuid_send(i.file_id), 6) < 16  -- a marker: metastore/transaction_markers.py
        AND v_outcomes[i.swap] = swap_done() AND a.partition_key = p_key[i.swap] AND a.last_offset = i.last;
     RETURN v_outcomes;
 END $$;

@@ -41,7 +41,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Whether an extent's file id is what the marker of a transaction says (metastore/transactions.py): no file has it.
+-- Whether an extent's file id is what the marker of a transaction says (metastore/transaction_markers.py): no file has it.
 -- Locks: none. Idempotent: pure. Cost: none worth naming.
 CREATE OR REPLACE FUNCTION is_marker_id(p_file_id uuid) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -3,7 +3,7 @@
 -- The active level of the feature remote.log.metadata.compaction. At 0 no keys are written: clusters of the release before
 -- begin there. The next release needs level 1 (docs/operate/UPGRADES.md). Then this function goes, and with it the answers
 -- start_keyless() and "false" of reserve_files, the new rows in swap_extents, and their callers' paths (compactor/take_over.py,
--- compactor/spark/parts.py). Merged files without keys stay readable, and key_merged_file gives them keys.
+-- compactor/spark/reserved.py). Merged files without keys stay readable, and key_merged_file gives them keys.
 -- Locks: none. Idempotent: reads only. Cost: one row.
 CREATE OR REPLACE FUNCTION segment_level() RETURNS int
 LANGUAGE sql STABLE

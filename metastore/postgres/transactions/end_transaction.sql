@@ -1,6 +1,6 @@
 -- End an open transaction in all its partitions and groups, as policy.py decided on the row of p_version. False, and
 -- nothing happened, if the row has changed.
--- Each partition with data gets a marker (metastore/transactions.py) at its high watermark, with p_marker_epoch.
+-- Each partition with data gets a marker (metastore/transaction_markers.py) at its high watermark, with p_marker_epoch.
 -- If it commits, its pending offsets become the groups'; if not, readers hear which offsets to skip.
 -- Partitions and groups that were deleted meanwhile are left out.
 --

@@ -22,7 +22,7 @@ from headrace.metastore.api.read import (
     PartitionExtents,
 )
 from headrace.metastore.keys import commit_shard, partition_key
-from headrace.metastore.transactions import Marker, marker_file_id
+from headrace.metastore.transaction_markers import Marker, marker_file_id
 
 KEY = partition_key(4, 0)
 SHARDS = 4

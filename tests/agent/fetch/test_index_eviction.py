@@ -11,7 +11,7 @@ import pytest
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, Extent, FeedKind, FeedPage, FeedRow, LogStartMove
 from headrace.metastore.keys import partition_key
-from headrace.metastore.transactions import Marker, marker_file_id
+from headrace.metastore.transaction_markers import Marker, marker_file_id
 
 KEYS = [partition_key(1, index) for index in range(3)]
 EXTENTS_MAX = 8

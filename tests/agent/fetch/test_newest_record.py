@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.agent.fetch.offsets import timestamps
 from headrace.metastore.api.read import Extent
-from headrace.metastore.transactions import MARKER_BYTES, Marker, marker_file_id
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch.fetch_world import World
 from tests.seeds import examples

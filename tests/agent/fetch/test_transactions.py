@@ -23,7 +23,7 @@ from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, ExtentQuery, PartitionExtents
 from headrace.metastore.api.transactions import NO_PRODUCER
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import marker_of
+from headrace.metastore.transaction_markers import marker_of
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sql_sources import Throwaway
 from tests.metastore.transactions.transaction_scenes import Producer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 
-from headrace.agent.listener.lower_layers import SIGNATURE
+from headrace.agent.listener.proxy_header import SIGNATURE
 
 _PROXY = 0x21
 _FIXED = struct.Struct(">12sBBH")

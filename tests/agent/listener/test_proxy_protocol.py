@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.listener.lower_layers import HEADER_BYTES_MAX, SIGNATURE, ProxyHeader, read_proxy_header
+from headrace.agent.listener.proxy_header import HEADER_BYTES_MAX, SIGNATURE, ProxyHeader, read_proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agent.listener.lower_layers import RECEIVE_BYTES, TlsProtocol
+from headrace.agent.listener.tls_protocol import RECEIVE_BYTES, TlsProtocol
 from headrace.config.memory_budget import TLS_CONNECTION_BYTES
 from tests.agent.access.certificates import Authority
 

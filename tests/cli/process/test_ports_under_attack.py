@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.limits.metrics import limits_reached
-from headrace.agent.listener import lower_layers
+from headrace.agent.listener import tls_protocol
 from headrace.agent.listener.admission import Newcomers
 from headrace.agent.listener.server import KafkaListener
 from headrace.cli.client.transport import client_config
@@ -252,7 +252,7 @@ async def test_ordinary_clients_are_served(
     name: str, attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "WAIT_SECONDS", WAIT_SECONDS)
-    monkeypatch.setattr(lower_layers, "SHUTDOWN_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(tls_protocol, "SHUTDOWN_SECONDS", WAIT_SECONDS)
     await _attacked(name, attack, tmp_path)
 
 

@@ -29,7 +29,7 @@ from headrace.metastore.api.cleaning import CleanablePartition, CleaningState
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.read import AbortedRange, Extent, is_in_file
-from headrace.metastore.transactions import MARKER_BYTES, Marker, marker_file_id, marker_of
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id, marker_of
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange

@@ -20,7 +20,7 @@ from headrace.compactor.cleaning import rewrite as transactions
 from headrace.compactor.cleaning.passes import Output
 from headrace.compactor.plan import make_plan
 from headrace.metastore.api.read import Extent, ExtentQuery
-from headrace.metastore.transactions import marker_of
+from headrace.metastore.transaction_markers import marker_of
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import read_header
 from tests.compactor.cleaning.test_guarantees import rolled

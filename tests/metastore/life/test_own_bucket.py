@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.compactor.spark.parts import throttled_store
+from headrace.compactor.spark.store import throttled_store
 from headrace.metastore.api.life import KnownBucket
 from headrace.metastore.life import own_bucket
 from headrace.metastore.life.keeper import LifeKeeper

@@ -10,7 +10,7 @@ from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.api.transactions import TransactionVerdict
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import Marker
+from headrace.metastore.transaction_markers import Marker
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
 from tests.metastore.commit_scenes import Scene, appended, batch, open_scene
 from tests.metastore.restoring.restore_scenes import (

@@ -7,7 +7,7 @@ import pytest
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
 from headrace.metastore.api.transactions import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import marker_of
+from headrace.metastore.transaction_markers import marker_of
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
 from tests.metastore.sessions import Session

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.metastore.api.read import Extent, is_in_file
-from headrace.metastore.transactions import MARKER_BYTES, Marker, marker_file_id, marker_of, render_marker
+from headrace.metastore.transaction_markers import MARKER_BYTES, Marker, marker_file_id, marker_of, render_marker
 from headrace.storage.file_id import new_file_id
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import read_header

@@ -16,7 +16,7 @@ from headrace.metastore.api.transactions import (
     TransactionVerdict,
 )
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import Marker
+from headrace.metastore.transaction_markers import Marker
 from headrace.storage.errors import FencedError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.sessions import Session, delete, join, move_time, rows, set_for_cluster

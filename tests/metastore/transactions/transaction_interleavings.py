@@ -26,7 +26,7 @@ from headrace.metastore.api.read import NONE_OPEN, ExtentQuery, FeedKind, Partit
 from headrace.metastore.api.transactions import NO_PRODUCER, LateTransaction, ProducerEpoch, TransactionVerdict
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import Marker, marker_of
+from headrace.metastore.transaction_markers import Marker, marker_of
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.lock_gates import Operation, Sessions, run_gated
 from tests.metastore.transactions.transaction_scenes import (

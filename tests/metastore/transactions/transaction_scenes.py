@@ -10,7 +10,7 @@ from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecor
 from headrace.metastore.api.read import AbortedRange, ExtentQuery, PartitionExtents
 from headrace.metastore.api.transactions import NO_PRODUCER, ProducerEpoch, TransactionAnswer, TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions import Marker, marker_of
+from headrace.metastore.transaction_markers import Marker, marker_of
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 
 TIMEOUT_MS = 60_000
