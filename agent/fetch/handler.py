@@ -314,9 +314,8 @@ class FetchHandler:
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
         if _has_only_damage(outcomes):
             await self._clock.sleep(max(0.0, min(DAMAGE_PAUSE_SECONDS, deadline - self._clock.monotonic())))
-        self._clients.on_sent(
-            zone, sum([batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)])
-        )
+        sizes = [batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)]
+        self._clients.on_sent(zone, sum(sizes))
         delivered = iter(outcomes)
         return [
             (

@@ -77,7 +77,7 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
-        self._last_stored = LastStored(clock, lambda: view.image)
+        self._last_stored = LastStored(clock, view)
         self._view, self._callbacks = view, callbacks
 
     @property

@@ -24,7 +24,7 @@ import asyncio
 import enum
 import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -137,12 +137,8 @@ class _Placed:
 
     file_id: uuid.UUID
     size_bytes: int
-    placed: list[PlacedBatch]
+    entries: list[PlacedBatch]
     """The placed batches in file order."""
-
-    @property
-    def entries(self) -> Sequence[PlacedBatch]:
-        return self.placed
 
     def drop(self, streams: Set[Stream]) -> list[PlacedBatch]:
         """Remove and return the batches of these streams, in order. Their bytes stay in the file, dead.
@@ -152,7 +148,7 @@ class _Placed:
         hit = set(streams)
         kept: list[PlacedBatch] = []
         dropped: list[PlacedBatch] = []
-        for _, group in groupby(self.placed, key=lambda entry: entry.batch):
+        for _, group in groupby(self.entries, key=lambda entry: entry.batch):
             merged = list(group)
             held = {entry.stream for entry in merged}
             if hit.isdisjoint(held):
@@ -160,7 +156,7 @@ class _Placed:
             else:
                 hit |= held
                 dropped += merged
-        self.placed = kept
+        self.entries = kept
         return dropped
 
 
@@ -169,7 +165,7 @@ class LaidOutFile(_Placed):
 
     def stored(self) -> StoredFile:
         """The bucket confirmed the whole file."""
-        return StoredFile(self.file_id, self.size_bytes, self.placed)
+        return StoredFile(self.file_id, self.size_bytes, self.entries)
 
 
 class StoredFile(_Placed):
@@ -177,8 +173,8 @@ class StoredFile(_Placed):
 
     def send(self) -> CommittingFile:
         """A commit call is about to take it."""
-        batches = [entry.batch for entry in self.placed if not entry.records_before]
-        return CommittingFile(FileCommit(self.file_id, self.size_bytes, batches), tuple(self.placed), in_doubt=False)
+        batches = [entry.batch for entry in self.entries if not entry.records_before]
+        return CommittingFile(FileCommit(self.file_id, self.size_bytes, batches), tuple(self.entries), in_doubt=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class ProducePipeline:
             policy,
             seen or ProduceBytes(),
             clock,
-            unsettled=lambda: len(self._queue),
+            queue=self._queue,
             closed=self._flushed,
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled

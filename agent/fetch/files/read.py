@@ -122,9 +122,7 @@ class RangeReader:
         for wanted in ranges:
             file_id, start, end = wanted[:3]
             body = self.cache.peek(file_id, start, end)
-            if (
-                body is None and self._replays is not None
-            ):  # what was historical when it was read ahead may be recent now
+            if body is None and self._replays is not None:  # it may be recent now, but not when it was read ahead
                 body = self._replays.peek(file_id, start, end)
             if body is not None:
                 hits += 1
