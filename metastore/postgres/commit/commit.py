@@ -170,7 +170,7 @@ class Staged:
 
 def _are_few(files: Sequence[FileCommit]) -> bool:
     """Return whether group_few takes the call: few batches, each right, without alias, transaction and known keys."""
-    return 0 < sum(len(file.batches) for file in files) <= FEW_BATCHES and all(
+    return 0 < sum([len(file.batches) for file in files]) <= FEW_BATCHES and all(
         batch.length <= file.size - batch.position
         and file.size <= INT8_MAX
         and all(map(le, _LOWEST if batch.producer_id < 0 else _LOWEST_OF_IDEMPOTENT, batch))
