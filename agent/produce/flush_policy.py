@@ -279,7 +279,8 @@ class FlushPolicy:
 
     def committed(self, seconds: float, now: float) -> None:
         """A commit call was answered after this time: early flushes slow down while commits are slow."""
-        self._pressure.committed(seconds, now)
+        if self._is_limited:
+            self._pressure.committed(seconds, now)
 
     def early_per_second(self, now: float) -> float:
         """Return the early flushes per second of the last minute that used the budget."""
