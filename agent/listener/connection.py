@@ -167,7 +167,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._memory.client = self._reply_memory.client = self._client.principal or "", address, number
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        vacant = self._frames.vacant()
+        vacant = None if self._frames.frame is None else self._frames.vacant()
         self._direct = vacant is not None
         if vacant is not None:
             return vacant

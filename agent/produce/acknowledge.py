@@ -166,10 +166,10 @@ class Acknowledger:
         """Answer the requests that are past their deadline."""
         now = self._clock.monotonic()
         self._refused.expire(now)
-        files = [*self._queue, self._buffer.file] if self._buffer.file else list(self._queue)
+        files = [*self._queue.files, self._buffer.file] if self._buffer.file else list(self._queue.files)
         late = sum(file.waiting.expire(now) for file in files)
         if late:
-            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue))
+            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue.files))
             self._metrics.timed_out.inc(late)
 
     def _refuse(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:

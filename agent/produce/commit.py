@@ -99,7 +99,7 @@ class Committer:
             self._doubt_is_next = False
             return self._doubtful.popleft()
         self._doubt_is_next = True
-        for file in self._queue:
+        for file in list(self._queue.files):
             if isinstance(file.stage, StoredFile):
                 self._acknowledger.drop_if_unwanted(file)
         group = self._queue.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())

@@ -24,7 +24,7 @@ import asyncio
 import enum
 import math
 import uuid
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -262,24 +262,19 @@ class FlushQueue:
 
     def __init__(self, on_settled: Callable[[FlushedFile], None] = lambda file: None) -> None:
         self._on_settled = on_settled
-        self._files: dict[FlushedFile, None] = {}
+        self.files: dict[FlushedFile, None] = {}
+        """Those that are not settled, oldest first. For others to read: iterate over a copy where files may be settled
+        meanwhile."""
         self._last: dict[Stream, FlushedFile] = {}
         """The newest unsettled file of each stream."""
         self._flushes = 0
         self.is_idle = asyncio.Event()
         self.is_idle.set()
 
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __iter__(self) -> Iterator[FlushedFile]:
-        """Oldest first; files may be settled meanwhile."""
-        return iter(list(self._files))
-
     def append(self, file: FlushedFile) -> None:
         """A buffer was closed."""
         self.is_idle.clear()
-        self._files[file] = None
+        self.files[file] = None
         self._flushes += 1
         file.flush_number = self._flushes
         for stream in file.streams:
@@ -290,16 +285,16 @@ class FlushQueue:
 
     def settle(self, file: FlushedFile) -> None:
         """Every batch of the file has its answer. Files that waited for it now wait for its predecessors."""
-        del self._files[file]
+        del self.files[file]
         for stream in file.streams:
             if self._last.get(stream) is file:
                 self._forget_last(stream, file)
-        for later in self._files:
+        for later in self.files:
             if file in later.predecessors:
                 later.predecessors.remove(file)
                 later.predecessors |= file.predecessors
         file.predecessors.clear()
-        if not self._files:
+        if not self.files:
             self.is_idle.set()
         self._on_settled(file)
 
@@ -313,14 +308,14 @@ class FlushQueue:
 
     def behind(self, file: FlushedFile) -> list[FlushedFile]:
         """The files that were flushed after this one."""
-        files = list(self._files)
+        files = list(self.files)
         return files[files.index(file) + 1 :]
 
     def next_group(self, files_max: int, batches_max: int, now: float) -> list[FlushedFile]:
         """Files that may be part of one commit call, in commit order. At least one if any may be committed."""
         group: dict[FlushedFile, None] = {}
         batches = 0
-        for file in self._files:
+        for file in self.files:
             if not isinstance(file.stage, StoredFile | DoubtfulFile):
                 continue
             if not all(before in group and _may_share_call(before, file, now) for before in file.predecessors):

@@ -265,7 +265,7 @@ class Flusher:
         file = self._buffer.file
         if file is None:
             return None
-        unsettled = len(self._queue)
+        unsettled = len(self._queue.files)
         found = Situation(
             opened_at=file.opened_at,
             size_bytes=file.size_bytes,

@@ -111,9 +111,10 @@ class Staged:
     def parameters(self) -> dict[str, PackedArray | bytes | bool]:
         """Return what commit_files.sql takes."""
         c = self._columns
+        file_ids = [file.file_id for file in self.files]
         return {
-            "file_id": pack_uuids([file.file_id for file in self.files]),
-            "file_born_ms": pack_int8([born_ms(file.file_id) for file in self.files]),
+            "file_id": pack_uuids(file_ids),
+            "file_born_ms": pack_int8(list(map(born_ms, file_ids))),
             "file_size": pack_int8([file.size for file in self.files]),
             "file_bytes": pack_int8(c.file_bytes),
             "part_key": pack_int8(c.part_key),
