@@ -38,6 +38,8 @@ _ANSWER_V5 = struct.Struct(">ihqqq")
 _PLAIN_V12 = struct.Struct(">ihqqqBi")
 _TWO_INT64 = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iqB")
+_USUAL_END = b"\1\1\0"
+"""No forgotten topics, no rack, no tags: the end of most requests from version 12 on."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,8 @@ def _read_request(body: memoryview, version: int) -> tuple[FetchRequest, int]:
     topics, position = _read_topics(body, position, version)
     request = FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation_level, topics, session_id, session_epoch)
     request.replica_id = replica_id
+    if flexible and body[position:] == _USUAL_END:
+        return request, len(body)
     if version >= 7:
         request.forgotten, position = _read_forgotten(body, position, version)
     if version >= 11:
@@ -219,7 +223,9 @@ def _read_partitions(body: memoryview, position: int, version: int) -> tuple[lis
         else:
             index, offset, size = _POSITION_V4.unpack_from(body, position)
             position += _POSITION_V4.size
-        if flexible:
+        if flexible and not body[position]:  # no tags, the usual case: no function call
+            position += 1
+        elif flexible:
             _, position = wire.read_tags(body, position)
         partitions.append(FetchPartition(index, offset, size, epoch, last_epoch, log_start))
     return partitions, position
@@ -275,7 +281,7 @@ def encode_fetch_response(correlation_id: int, version: int, reply: FetchReply) 
             fields += wire.EMPTY_TAGS
     if flexible:
         has_endpoints = version >= 16 and reply.node_endpoints
-        fields += wire.tags({0: wire.node_endpoints(reply.node_endpoints)} if has_endpoints else {})
+        fields += wire.tags({0: wire.node_endpoints(reply.node_endpoints)}) if has_endpoints else wire.EMPTY_TAGS
     out.append(bytes(fields))
     return out
 

@@ -72,7 +72,8 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._head_bytes = bytearray()
-        self._frame: memoryview | None = None
+        self.frame: memoryview | None = None
+        """The open frame: allocated, and not yet taken."""
         self._filled = 0
 
     def allow(self, max_frame_bytes: int) -> None:
@@ -80,19 +81,14 @@ class FrameReader:
         self._max_frame_bytes = max_frame_bytes
 
     @property
-    def opened(self) -> bool:
-        """Whether a frame is allocated and not yet taken."""
-        return self._frame is not None
-
-    @property
     def filled_bytes(self) -> int:
         """Bytes of the open frame that have arrived."""
-        return self._filled if self._frame is not None else 0
+        return self._filled if self.frame is not None else 0
 
     @property
     def size(self) -> int:
         """Bytes of the open frame; 0 if none is open."""
-        return 0 if self._frame is None else len(self._frame)
+        return 0 if self.frame is None else len(self.frame)
 
     def read_head(self, data: memoryview) -> tuple[FrameHead | None, memoryview]:
         """(the next frame's head, or None if more bytes are needed; the rest of `data`).
@@ -131,21 +127,21 @@ class FrameReader:
     def open(self, head: FrameHead, data: memoryview) -> memoryview:
         """Allocate the frame of the last head, and fill it from `data`; returns the rest of `data`."""
         if not self._head_bytes and len(data) >= head.size:
-            self._frame = memoryview(bytes(data[: head.size]))
+            self.frame = memoryview(bytes(data[: head.size]))
             self._filled = head.size
             return data[head.size :]
-        self._frame = _memory(head.size)
+        self.frame = _memory(head.size)
         key_bytes = self._head_bytes[_LENGTH_BYTES:]
-        self._frame[: len(key_bytes)] = key_bytes
+        self.frame[: len(key_bytes)] = key_bytes
         self._filled = len(key_bytes)
         self._head_bytes.clear()
         return self.fill(data)
 
     def vacant(self) -> memoryview | None:
         """The open frame's missing part, if it is large enough to be read into directly."""
-        if self._frame is None or len(self._frame) - self._filled < DIRECT_BYTES:
+        if self.frame is None or len(self.frame) - self._filled < DIRECT_BYTES:
             return None
-        return self._frame[self._filled :]
+        return self.frame[self._filled :]
 
     def filled(self, count: int) -> None:
         """`count` bytes were written into `vacant()`."""
@@ -153,18 +149,18 @@ class FrameReader:
 
     def fill(self, data: memoryview) -> memoryview:
         """Copy the bytes that the open frame still needs; returns the rest of `data`."""
-        assert self._frame is not None, "open() comes before fill()"
-        count = min(len(self._frame) - self._filled, len(data))
-        self._frame[self._filled : self._filled + count] = data[:count]
+        assert self.frame is not None, "open() comes before fill()"
+        count = min(len(self.frame) - self._filled, len(data))
+        self.frame[self._filled : self._filled + count] = data[:count]
         self._filled += count
         return data[count:]
 
     def take(self) -> memoryview | None:
         """The complete frame, read-only; None while bytes are missing."""
-        frame = self._frame
+        frame = self.frame
         if frame is None or self._filled < len(frame):
             return None
-        self._frame = None
+        self.frame = None
         return frame.toreadonly()
 
 

@@ -132,22 +132,18 @@ def _read_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
     count, position = wire.read_count(body, position + 6, flexible)
     topics = []
     for _ in range(count):
-        topic, position = _read_topic(body, position, version, flexible)
-        topics.append(topic)
+        name, topic_id, position = wire.read_topic_reference(body, position, flexible, version >= FIRST_BY_ID)
+        partition_count, position = wire.read_count(body, position, flexible)
+        tags = NO_TAGS
+        if flexible:
+            partitions, position = _read_flexible_partitions(body, position, partition_count)
+            tags, position = wire.read_tags(body, position)
+        else:
+            partitions, position = _read_partitions(body, position, partition_count)
+        topics.append(ProduceTopic(name, topic_id, partitions, tags, sent_count(tags) if tags else NO_COUNT))
     if flexible:
         _, position = wire.read_tags(body, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
-
-
-def _read_topic(body: memoryview, position: int, version: int, flexible: bool) -> tuple[ProduceTopic, int]:
-    name, topic_id, position = wire.read_topic_reference(body, position, flexible, version >= FIRST_BY_ID)
-    count, position = wire.read_count(body, position, flexible)
-    if not flexible:
-        partitions, position = _read_partitions(body, position, count)
-        return ProduceTopic(name, topic_id, partitions, NO_TAGS), position
-    partitions, position = _read_flexible_partitions(body, position, count)
-    tags, position = wire.read_tags(body, position)
-    return ProduceTopic(name, topic_id, partitions, tags, sent_count(tags) if tags else NO_COUNT), position
 
 
 def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
@@ -212,7 +208,7 @@ def encode_produce_response(correlation_id: int, version: int, reply: ProduceRep
         parts.append(INT32.pack(reply.throttle_time_ms))
     if flexible:
         has_endpoints = version >= 10 and reply.node_endpoints
-        parts.append(wire.tags({0: wire.node_endpoints(reply.node_endpoints)} if has_endpoints else {}))
+        parts.append(wire.tags({0: wire.node_endpoints(reply.node_endpoints)}) if has_endpoints else wire.EMPTY_TAGS)
     return [b"".join(parts)]
 
 

@@ -184,7 +184,7 @@ class Response:
     replace it.
     """
 
-    __slots__ = ("_buffers", "_write", "_write_in_steps", "entity", "reserved_bytes", "throttle_seconds")
+    __slots__ = ("_buffers", "_write", "entity", "reserved_bytes", "throttle_seconds", "write_in_steps")
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Response:
     ) -> None:
         """`buffers`: None sends nothing (acks=0), unless `write` makes them of `entity`. `write_in_steps` makes the
         same, and lets other tasks run."""
-        self._buffers, self._write, self._write_in_steps = buffers, write, write_in_steps
+        self._buffers, self._write, self.write_in_steps = buffers, write, write_in_steps
         self.entity = entity
         """What the answer says; None if only its bytes are known."""
         self.reserved_bytes = reserved_bytes
@@ -214,8 +214,8 @@ class Response:
 
     async def encoded(self, did: Did) -> Buffers | None:
         """Return `buffers`, after encoding a long answer in steps: `did` gets the units of each."""
-        if self._buffers is None and self._write_in_steps is not None:
-            self._buffers = await self._write_in_steps(self.entity, did)
+        if self._buffers is None and self.write_in_steps is not None:
+            self._buffers = await self.write_in_steps(self.entity, did)
         return self.buffers
 
 

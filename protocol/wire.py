@@ -124,6 +124,8 @@ def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int
 
 def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """Number of elements of a non-nullable array; each element takes at least one byte."""
+    if flexible and data[position] == 2:  # one element, the usual case: no function call
+        return 1, position + 1
     count, position = read_size(data, position, flexible)
     if count > 1:
         spend_elements(count)
@@ -224,6 +226,8 @@ def uvarint(value: int) -> bytes:
 
 def size_prefix(size: int, flexible: bool) -> bytes:
     """The length prefix of `size` bytes or elements; -1 writes null."""
+    if flexible and size < 0x7F:  # one byte, the usual case: no function call
+        return bytes((size + 1,))
     return uvarint(size + 1) if flexible else INT32.pack(size)
 
 

@@ -57,7 +57,7 @@ async def resolve(view: ClusterView, requested: Sequence[RequestedPartition]) ->
     """One answer per partition, in order."""
     image = view.image
     answers = [_resolve(image, partition) for partition in requested]
-    if all(answer.error not in _MAY_BE_NEWS for answer in answers):
+    if _MAY_BE_NEWS.isdisjoint([answer.error for answer in answers]):
         return answers
     try:
         image = await view.catch_up()
@@ -83,7 +83,7 @@ def _resolve(image: MetadataImage, partition: RequestedPartition) -> Resolved:
     key = topic.key(partition.partition)
     if key is None:
         return Resolved(-1, ErrorCode.unknown_topic_or_partition)
-    if partition.partition_count not in (NO_COUNT, undeleted_count(topic)):
+    if partition.partition_count != NO_COUNT and partition.partition_count != undeleted_count(topic):
         return Resolved(-1, INVALID_PARTITION_METADATA)
     if partition.leader_epoch >= 0:
         current = topic.leader_epochs[partition.partition]

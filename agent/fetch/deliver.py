@@ -25,7 +25,7 @@ from headrace.agent.fetch.files.damage import is_suspect
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
-from headrace.agent.fetch.files.walk import NO_END, Batches, BatchStart, first_size, start_of
+from headrace.agent.fetch.files.walk import NO_END, Batches, BatchStart, first_size
 from headrace.agent.fetch.index.tail import Lookup, known_part, stable_part
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.metrics import FetchMetrics
@@ -207,7 +207,7 @@ class Delivery:
             try:
                 limit = max(min(partition.query.max_bytes, left), 0)
                 extent_reads = _sound(plan)
-                mine = [_marker_body(one.extent) or next(bodies) for one in extent_reads]
+                mine = [_marker_body(extent) if wanted is None else next(bodies) for extent, _, wanted in extent_reads]
                 batches = await self._fill(
                     extent_reads,
                     mine,
@@ -231,19 +231,19 @@ class Delivery:
         least_part = limit // LEAST_PART
         for extent in lookup.extents:
             if plan:
-                start = start_of(extent)
+                start = BatchStart(extent.position, extent.base_offset)
             end = extent.position + extent.length
             stop = min(end, start.position + max(limit, HEADER_BYTES))
             if plan and stop < end and limit < least_part:
                 break
-            file_range = None
-            if is_in_file(extent):
-                is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
-                if is_one_more and self._reader.cache.peek(extent.file_id, start.position, stop) is None:
+            file_id, file_range = extent.file_id, None
+            if file_id is not None:
+                is_one_more = len(files) >= FILES_MAX and file_id not in files
+                if is_one_more and self._reader.cache.peek(file_id, start.position, stop) is None:
                     break
-                files.add(extent.file_id)
+                files.add(file_id)
                 run_end = end if extent.length >= LONG_RUN_BYTES else 0
-                file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
+                file_range = FileRange(file_id, start.position, stop, end, lookup.recent, run_end)
             plan.append(ExtentRead(extent, start, file_range))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
@@ -280,7 +280,9 @@ class Delivery:
         for (extent, start, wanted), read in zip(plan, bodies, strict=True):
             began = self._clock.monotonic()
             try:
-                body = _sound(read)
+                if isinstance(read, HeadraceError):
+                    raise read
+                body = read
                 if wanted is not None and at_least_one and not batches.buffers:
                     body = await self._whole_first(extent, start, wanted, body)
                 end = batches.add(
@@ -341,7 +343,7 @@ def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     if not lookup.extents:
         return 0
     first, *others = lookup.extents
-    return min(_left(query, first) + sum(extent.length for extent in others), query.max_bytes)
+    return min(_left(query, first) + sum([extent.length for extent in others]), query.max_bytes)
 
 
 def _left(query: ExtentQuery, first: Extent) -> int:
@@ -364,10 +366,8 @@ def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOut
     ]
 
 
-def _marker_body(extent: Extent) -> RangeBytes | None:
-    """The batch of a marker, which no file has; None for other extents."""
-    if is_in_file(extent):
-        return None
+def _marker_body(extent: Extent) -> RangeBytes:
+    """The batch of a marker, which no file has."""
     return RangeBytes(memoryview(render_marker(extent)), checked=True)
 
 

@@ -76,11 +76,8 @@ class AwaitedLog:
         keys = [query.partition_key for query in queries]
         self._feed.read(keys)
         lookups = await self._locate(queries, max_bytes, committed=committed)
-        at_end = any(
-            lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
-        )
         has_enough = self._missing(queries, lookups, min_bytes, deadline) <= 0
-        if has_enough and not at_end:
+        if has_enough and not any(map(_is_at_end, lookups)):
             return lookups
         with self._feed.following(keys):
             if not has_enough:
@@ -92,7 +89,7 @@ class AwaitedLog:
     async def _wait(
         self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
     ) -> list[Lookup]:
-        with self._waiters.watch(query.partition_key for query in queries) as waiter:
+        with self._waiters.watch([query.partition_key for query in queries]) as waiter:
             while True:
                 waiter.reset()
                 lookups = await self._locate(queries, max_bytes, committed=committed)
@@ -125,9 +122,17 @@ class AwaitedLog:
         """Number of bytes that must still arrive to end the wait; 0 if there is nothing to wait for."""
         if self.is_draining or self._clock.monotonic() >= deadline:
             return 0
-        if any(lookup.status is not LookupStatus.FOUND or lookup.cut for lookup in lookups):
-            return 0
-        return min_bytes - sum(map(available_bytes, queries, lookups))
+        missing = min_bytes
+        for query, lookup in zip(queries, lookups, strict=True):
+            if lookup.status is not LookupStatus.FOUND or lookup.cut:
+                return 0
+            missing -= available_bytes(query, lookup)
+        return missing
+
+
+def _is_at_end(lookup: Lookup) -> bool:
+    """Return whether there is nothing to read yet."""
+    return lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut
 
 
 class ReplyClaim:
@@ -309,7 +314,8 @@ class FetchHandler:
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
         if _has_only_damage(outcomes):
             await self._clock.sleep(max(0.0, min(DAMAGE_PAUSE_SECONDS, deadline - self._clock.monotonic())))
-        self._clients.on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
+        sizes = [batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)]
+        self._clients.on_sent(zone, sum(sizes))
         delivered = iter(outcomes)
         return [
             (
@@ -376,9 +382,8 @@ def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: boo
 
 def _has_only_damage(outcomes: Sequence[tuple[Lookup, DeliveryOutcome]]) -> bool:
     """Return whether nothing is delivered, and damage is a reason."""
-    found = [outcome for _, outcome in outcomes]
-    is_damaged = any(isinstance(outcome, DamagedError) for outcome in found)
-    return is_damaged and not any(isinstance(outcome, Batches) and outcome.size_bytes for outcome in found)
+    is_damaged = any(isinstance(outcome, DamagedError) for _, outcome in outcomes)
+    return is_damaged and not any(isinstance(outcome, Batches) and outcome.size_bytes for _, outcome in outcomes)
 
 
 def _by_topic(answers: Sequence[Answer]) -> list[FetchTopicReply]:

@@ -194,6 +194,7 @@ class FetchService:
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
         self._forgotten = ForgottenExtents(store, rng)
         self._index = index = TailIndex(view.commit_shards, on_forgotten=self._forgotten.note)
+        self.log_start_offset = index.log_start_offset
         waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
         follow = None if settings.feed_follow_all else around.follow
         self._followed = FollowedShards(index, view, waiters, clock, metrics, follow)
@@ -206,6 +207,7 @@ class FetchService:
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
         )
+        self.database_now_ms = self._feed.database_now_ms
         self.zone_cache = self._make_zone_cache(context, around, metrics)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         self._replays = replays = _replays(store, settings, metrics)
@@ -292,18 +294,10 @@ class FetchService:
         """This agent ended a transaction: consumers wait for what is stable now."""
         self._feed.changed()
 
-    def log_start_offset(self, partition_key: int) -> int:
-        """The log start as far as known here, for produce responses; -1 if unknown."""
-        return self._index.log_start_offset(partition_key)
-
     def before_log_starts_move(self) -> Callable[[int, int], None]:
         """Call it before the primary is asked to move log starts, and its result with each (partition key, new log
         start): readers of this agent then need not wait for the feed."""
         return partial(self._index.move_log_start, self._index.before_move())
-
-    def database_now_ms(self) -> int:
-        """The database's clock, for the creation time in file ids. UnavailableError before `start`."""
-        return self._feed.database_now_ms()
 
     def drain(self) -> None:
         """Answer waiting fetches at once; from now on no fetch waits."""

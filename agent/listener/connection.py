@@ -100,7 +100,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def in_progress(self) -> int:
         """Requests that were read and not answered."""
-        return len(self._replies)
+        return len(self._replies.slots)
 
     @property
     def is_paused(self) -> bool:
@@ -167,7 +167,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._memory.client = self._reply_memory.client = self._client.principal or "", address, number
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        vacant = self._frames.vacant()
+        vacant = None if self._frames.frame is None else self._frames.vacant()
         self._direct = vacant is not None
         if vacant is not None:
             return vacant
@@ -215,7 +215,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         began, left = self._host.clock.monotonic(), _TURN_REQUESTS
         try:
             while not self._full() and left and self._active_at - began < _TURN_SECONDS:
-                if self._frames.opened:
+                if self._frames.frame is not None:
                     data = self._frames.fill(data)
                 else:
                     read_head = self._frames.read_token_head if self._client.sends_tokens else self._frames.read_head
@@ -229,6 +229,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     break
                 self._start(frame)
                 left -= 1
+                if not data:
+                    break
         except InvalidError as error:
             self._host.log_end("connection refused", self._client.peer, self._client.listener, str(error))
             self._end("malformed")
@@ -246,13 +248,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Return whether no further request may be read for now."""
         return (
             self._deaf
-            or self._memory.waits
+            or self._memory.awaited is not None
             or self._alone is not None
             or self._writer.blocked
-            or len(self._replies) >= self._inflight_max
+            or len(self._replies.slots) >= self._inflight_max
             or self._replies.others >= self._others_max
             or (self._replies.held_bytes > 0 and self._host.replies.is_full)
-            or (self._muting.is_on and not self._frames.opened)
+            or (self._muting.is_on and self._frames.frame is None)
         )
 
     def _continue(self) -> None:
@@ -358,7 +360,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if slot.header.api_key in WIDE:
                 await self._reply_memory.reserve(0)
             response = await (answer if slot.use is None else slot.use.run(answer))
-            await response.encoded(WorkSlices().did)
+            if response.write_in_steps is not None:
+                await response.encoded(WorkSlices().did)
             slot.take(response)
         except asyncio.CancelledError:
             slot.fatal = "cancelled"
@@ -393,7 +396,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _finish(self, slot: Slot) -> None:
         """The request has its answer: release its frame's memory, and reply when its turn comes."""
         slot.done = True
-        if self._accepted.is_new:
+        if self._accepted.newcomer is not None:
             self._settle()
         if self._alone is slot:
             self._alone = None
@@ -456,7 +459,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._give_up("stalled")
         elif idle and self._writer.blocked:
             self._give_up("not_reading")
-        elif idle and not self._replies and not self._memory.waits:
+        elif idle and not self._replies.slots and self._memory.awaited is None:
             self._end("idle")
 
     def _give_up(self, reason: str) -> None:

@@ -56,7 +56,8 @@ class AcceptedSocket:
         self._host, self._entrance, self._transport = host, entrance, transport
         self.client = client
         self._stage = AUTHENTICATION
-        self._newcomer: Newcomer | None = None
+        self.newcomer: Newcomer | None = None
+        """None once its client is known."""
         self._is_admitted = self._has_ended = self._is_reported = False
         self._bytes = 0
         self._takes(CONNECTION_BYTES)
@@ -70,9 +71,9 @@ class AcceptedSocket:
     def wait(self, stage: str) -> bool:
         """It is a newcomer, at this stage; False if it was closed at once."""
         self._stage = stage
-        if self._newcomer is None and not self._has_ended:
+        if self.newcomer is None and not self._has_ended:
             now = self._host.clock.monotonic()
-            self._newcomer = self._entrance.newcomers.enter(counted_address(self.client[0]), now, self._give_up)
+            self.newcomer = self._entrance.newcomers.enter(counted_address(self.client[0]), now, self._give_up)
         return not self._has_ended
 
     def handshake_begins(self) -> None:
@@ -82,8 +83,8 @@ class AcceptedSocket:
     def name(self, client: tuple[str, int]) -> None:
         """A balancer has said who the client is."""
         self.client = client
-        if self._newcomer is not None:
-            self._newcomer.move(counted_address(client[0]))
+        if self.newcomer is not None:
+            self.newcomer.move(counted_address(client[0]))
 
     def admit(self) -> bool:
         """Return whether it is accepted, by the limits of its address and of all; else it is closed."""
@@ -107,16 +108,11 @@ class AcceptedSocket:
             self._stage = AUTHENTICATION
             self._takes(TLS_CONNECTION_BYTES)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether its client is not known yet."""
-        return self._newcomer is not None
-
     def established(self) -> None:
         """Its client is known: from now on it is closed for no other."""
-        if self._newcomer is not None:
-            self._newcomer.leave()
-            self._newcomer = None
+        if self.newcomer is not None:
+            self.newcomer.leave()
+            self.newcomer = None
 
     def close(self, reason: str, *, detail: object = "", level: int = logging.WARNING) -> None:
         """End it, count why, and say so once; `detail` for the log."""
@@ -146,7 +142,7 @@ class AcceptedSocket:
 
     def _give_up(self, for_others: bool) -> None:
         """The newcomers chose it, or its time is over."""
-        self._newcomer = None
+        self.newcomer = None
         if for_others:
             self._host.metrics.refused("max.unauthenticated.connections")
             self.close("too_many_unauthenticated", detail=self._stage)
@@ -184,16 +180,13 @@ class FrameMemory:
         self._admitted = admitted
         self._budget = host.requests
         """The share that the frame uses or waits for."""
+        self._is_produce = False
         self._reserved_bytes = 0
-        self._awaited: FrameHead | None = None
+        self.awaited: FrameHead | None = None
+        """The frame that waits for memory, or for the answer to the Fetch before it."""
         self._fetching = False
         self._began_at = 0.0
         self._progress_at = 0.0
-
-    @property
-    def waits(self) -> bool:
-        """Whether a frame waits for memory, or for the answer to the Fetch before it."""
-        return self._awaited is not None
 
     def admit(self, head: FrameHead, client: ClientConnection) -> bool:
         """Return whether the frame may be opened now; InvalidError if its API takes no frame of that size."""
@@ -204,7 +197,7 @@ class FrameMemory:
                 f"frame larger than its API takes: api_key={head.api_key} size={head.size} max={allowed}"
             )
         if head.api_key == ApiKey.FETCH and self._fetching:
-            self._awaited = head
+            self.awaited = head
             return False
         return self._reserve(head)
 
@@ -212,21 +205,21 @@ class FrameMemory:
         """Bytes arrived while a frame is open."""
         if self._reserved_bytes:
             self._progress_at = self._host.clock.monotonic()
-            if self._is_produce():
+            if self._is_produce:
                 self._host.produce_bytes.saw(self._progress_at)
 
     def take(self) -> tuple[int, MemoryBudget]:
         """(bytes, their share) of the frame, which is complete: the caller gives them back."""
         size, self._reserved_bytes = self._reserved_bytes, 0
-        if size and self._is_produce():
+        if size and self._is_produce:
             self._host.produce_bytes.half_received -= 1
         return size, self._budget
 
     def drop(self) -> None:
         """Give up the frame, whether it waits or is half read."""
-        if self._awaited is not None:
-            waits_for_fetch = self._awaited.api_key == ApiKey.FETCH and self._fetching
-            self._awaited = None
+        if self.awaited is not None:
+            waits_for_fetch = self.awaited.api_key == ApiKey.FETCH and self._fetching
+            self.awaited = None
             if not waits_for_fetch:
                 self._budget.withdraw(self._on_memory)
         size, budget = self.take()
@@ -243,9 +236,9 @@ class FrameMemory:
     def fetch_answered(self) -> None:
         """A Fetch that waits may be read now."""
         self._fetching = False
-        head = self._awaited
+        head = self.awaited
         if head is not None and head.api_key == ApiKey.FETCH:
-            self._awaited = None
+            self.awaited = None
             if self._reserve(head):
                 self._admitted(head)
 
@@ -260,9 +253,10 @@ class FrameMemory:
         return now - self._progress_at > STALL_SECONDS or now - self._began_at > allowed
 
     def _reserve(self, head: FrameHead) -> bool:
-        self._budget = self._host.budget if head.api_key == ApiKey.PRODUCE else self._host.requests
+        self._is_produce = head.api_key == ApiKey.PRODUCE
+        self._budget = self._host.budget if self._is_produce else self._host.requests
         if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.client):
-            self._awaited = head
+            self.awaited = head
             return False
         self._reserved(head)
         return True
@@ -270,19 +264,16 @@ class FrameMemory:
     def _reserved(self, head: FrameHead) -> None:
         self._reserved_bytes = head.size + REQUEST_BYTES
         self._began_at = self._progress_at = self._host.clock.monotonic()
-        if self._is_produce():
+        if self._is_produce:
             self._host.produce_bytes.half_received += 1
             self._host.produce_bytes.saw(self._began_at)
 
     def _on_memory(self) -> None:
-        """The budget granted what `_awaited` needs."""
-        assert self._awaited is not None
-        head, self._awaited = self._awaited, None
+        """The budget granted what `awaited` needs."""
+        assert self.awaited is not None
+        head, self.awaited = self.awaited, None
         self._reserved(head)
         self._admitted(head)
-
-    def _is_produce(self) -> bool:
-        return self._budget is self._host.budget
 
 
 _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1.0

@@ -92,9 +92,9 @@ def asked_wait_seconds(version: int, body: memoryview) -> float:
 class ProduceBytes:
     """Count of Produce bytes, for all connections of one listener. For one event loop; not thread-safe."""
 
-    def __init__(self, waits_for_memory: Callable[[], bool] = lambda: False) -> None:
-        """`waits_for_memory`: whether a request waits for the memory budget."""
-        self.waits_for_memory = waits_for_memory
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        """`budget`: the memory that the requests wait for; None if they wait for none."""
+        self.budget = budget or MemoryBudget(0)
         self.last_at = float("-inf")
         """When the last byte of one arrived, on Clock.monotonic()."""
         self.reads = 0
@@ -243,7 +243,7 @@ class ConnectionHost:
         )
         """Of all other frames."""
         self.replies = ReplyMemory(limits.reply_memory_bytes)
-        self.produce_bytes = ProduceBytes(waits_for_memory=lambda: self.budget.waiting > 0)
+        self.produce_bytes = ProduceBytes(self.budget)
         self.slab = memoryview(bytearray(SLAB_BYTES))
         self.arriving: set[AcceptedSocket] = set()
         """Sockets that are no KafkaConnection yet."""

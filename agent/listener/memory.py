@@ -107,16 +107,13 @@ class MemoryBudget:
         self._large_in_use = 0
         self._small = Turns()
         self._large = Turns()
+        self.waiting = 0
+        """Number of reservations that wait for room."""
         self._granting = False
 
     @property
     def in_use_bytes(self) -> int:
         return self._small_in_use + self._large_in_use
-
-    @property
-    def waiting(self) -> int:
-        """Number of reservations that wait for room."""
-        return len(self._small) + len(self._large)
 
     @property
     def is_tight(self) -> bool:
@@ -126,27 +123,33 @@ class MemoryBudget:
     def reserve(self, size: int, granted: Granted, client: Client = (), of: int | None = None) -> bool:
         """True: `size` bytes are reserved. False: `granted` is called when they are, unless it is withdrawn
         before. `of`: they belong to a frame of this size."""
-        small = self._is_small(size if of is None else of)
-        waiting = self._small if small else self._large
-        if not waiting and self._fits(size, small=small):
-            self._add(size, of)
+        small = (size if of is None else of) <= self._small_bytes
+        turns = self._small if small else self._large
+        if not (self.waiting and turns) and self._fits(size, small=small):
+            self.charge(size, of)
             return True
-        waiting.add(client, granted, size)
+        turns.add(client, granted, size)
+        self.waiting += 1
         return False
 
     def charge(self, size: int, of: int | None = None) -> None:
-        """Count `size` bytes that are in use in any case. `of`: they belong to a frame of this size."""
-        self._add(size, of)
+        """Count `size` bytes that are in use in any case; negative: take them back, without granting any. `of`: they
+        belong to a frame of this size."""
+        if (size if of is None else of) <= self._small_bytes:
+            self._small_in_use += size
+        else:
+            self._large_in_use += size
 
     def withdraw(self, granted: Granted) -> None:
         """Cancel a reservation that is still waiting."""
         (self._small if granted in self._small else self._large).remove(granted)
+        self.waiting -= 1
         self._grant()
 
     def release(self, size: int, of: int | None = None) -> None:
         """Release `size` bytes that were reserved or charged at once, or for a frame of size `of`."""
-        self._add(-size, size if of is None else of)
-        if self._small or self._large:
+        self.charge(-size, size if of is None else of)
+        if self.waiting:
             self._grant()
 
     def has_room(self, size: int) -> bool:
@@ -157,15 +160,6 @@ class MemoryBudget:
     def free_for_large(self) -> int:
         """Bytes that large frames may use besides what is in use."""
         return max(0, self._total - self._large_in_use - max(self._small_in_use, self._small_reserve))
-
-    def _is_small(self, size: int) -> bool:
-        return size <= self._small_bytes
-
-    def _add(self, change: int, of: int | None = None) -> None:
-        if self._is_small(change if of is None else of):
-            self._small_in_use += change
-        else:
-            self._large_in_use += change
 
     def _fits(self, size: int, *, small: bool) -> bool:
         if small:
@@ -190,10 +184,11 @@ class MemoryBudget:
             self._granting = False
 
     def _grant_one(self, *, small: bool) -> bool:
-        waiting = self._small if small else self._large
-        if not waiting or not self._fits(waiting.next_size(), small=small):
+        turns = self._small if small else self._large
+        if not turns or not self._fits(turns.next_size(), small=small):
             return False
-        granted, size = waiting.take()
+        granted, size = turns.take()
+        self.waiting -= 1
         if small:
             self._small_in_use += size
         else:
@@ -382,12 +377,15 @@ class ConnectionReplies:
         after = before + change
         self._has_large = after > 0 and (had_large or becomes_large or after > SMALL_BYTES)
         self._record_bytes = after
-        if self._has_large and not had_large:
+        budget = self._memory.budget
+        if not had_large and not self._has_large:  # the usual case
+            budget.release(-change, of=0)
+            return
+        if not had_large:
             self._counted_as = self.client
         large_before, large_after = before if had_large else 0, after if self._has_large else 0
         if large_before != large_after:
             self._memory.count(self._counted_as, large_after - large_before)
-        budget = self._memory.budget
         budget.charge(large_after, of=SMALL_BYTES + 1)
         budget.charge(after - large_after, of=0)
         budget.release(large_before, of=SMALL_BYTES + 1)

@@ -52,7 +52,8 @@ class ReplyWriter:
         self.pending_bytes = 0
         """Bytes that neither the kernel nor the transport has."""
         self._added_bytes = 0
-        self._blocked = False
+        self.blocked = False
+        """Whether the client reads too slowly for the bytes sent so far."""
 
     def begin(self) -> None:
         """Let the transport say when it holds bytes. It may say so at once: TLS has sent messages of its handshake."""
@@ -60,14 +61,9 @@ class ReplyWriter:
         self._transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
 
     @property
-    def blocked(self) -> bool:
-        """Whether the client reads too slowly for the bytes sent so far."""
-        return self._blocked
-
-    @property
     def empty(self) -> bool:
         """Whether the kernel has accepted everything."""
-        return not self._queue and not self._blocked
+        return not self._queue and not self.blocked
 
     def add(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Queue one response frame with its length; returns its bytes on the wire."""
@@ -91,7 +87,7 @@ class ReplyWriter:
 
     def flush(self) -> None:
         """Send as much as the kernel accepts. After a socket error the connection is aborted."""
-        while self._queue and not self._blocked and not self._transport.is_closing():
+        while self._queue and not self.blocked and not self._transport.is_closing():
             if self._is_encrypted:
                 self._hand_over_pieces()
             elif self._gather_write():
@@ -99,12 +95,12 @@ class ReplyWriter:
 
     def pause(self) -> None:
         """The transport holds bytes that the kernel did not accept."""
-        self._blocked = True
+        self.blocked = True
         self._unpin()
 
     def resume(self) -> None:
         """The transport holds no bytes any more: flush() may continue."""
-        self._blocked = False
+        self.blocked = False
 
     def clear(self) -> None:
         """Drop the queue: the connection is closed."""
@@ -260,24 +256,21 @@ class ReplyQueue:
         """All that the reply memory counts for this connection."""
         self._held_records = 0
         """The part of it that counts as records."""
-        self._slots: deque[Slot] = deque()
+        self.slots: deque[Slot] = deque()
+        """Requests without a reply that was sent or queued."""
         self.others = 0
         """How many of the slots are not of Produce."""
         self.fatal = ""
         """Set after the order reached a fatal slot: the replies before it are with the writer, nothing follows."""
 
-    def __len__(self) -> int:
-        """Requests without a reply that was sent or queued."""
-        return len(self._slots)
-
     @property
     def finished(self) -> bool:
         """Whether the kernel has accepted everything, provided that nothing is appended."""
-        return (not self._slots or bool(self.fatal)) and self._writer.empty
+        return (not self.slots or bool(self.fatal)) and self._writer.empty
 
     def append(self, slot: Slot) -> None:
         """Take the next place."""
-        self._slots.append(slot)
+        self.slots.append(slot)
         self.others += slot.header.api_key != _PRODUCE
 
     def made(self, slot: Slot, now: float) -> None:
@@ -305,8 +298,8 @@ class ReplyQueue:
     def flush(self, now: float) -> None:
         """Send the next replies in order, as far as they are done and the client reads."""
         sent_bytes = 0
-        while self._slots and self._slots[0].done and not self.fatal and not self._writer.blocked:
-            slot = self._slots.popleft()
+        while self.slots and self.slots[0].done and not self.fatal and not self._writer.blocked:
+            slot = self.slots.popleft()
             self.others -= slot.header.api_key != _PRODUCE
             self.fatal = slot.fatal
             if slot.fatal:
@@ -323,7 +316,7 @@ class ReplyQueue:
         """Send every reply that is done, for a peer that matches them by correlation id."""
         sent_bytes = 0
         left: deque[Slot] = deque()
-        for slot in self._slots:
+        for slot in self.slots:
             if not slot.done or self.fatal or self._writer.blocked:
                 left.append(slot)
                 continue
@@ -337,7 +330,7 @@ class ReplyQueue:
                 self._on_slow(slot, now)
             if slot.buffers is not None:
                 sent_bytes += self._write(slot, slot.buffers, now)
-        self._slots = left
+        self.slots = left
         self._sent(sent_bytes, now)
 
     def _write(self, slot: Slot, buffers: Sequence[bytes | memoryview], now: float) -> int:
@@ -382,9 +375,9 @@ class ReplyQueue:
         self._closed = True
         records, others = self._held_records, self.held_bytes - self._held_records
         self.held_bytes = self._held_records = self._written_bytes = 0
-        for slot in self._slots:
+        for slot in self.slots:
             self._metrics.requests.left_unanswered(slot.header.api_key)
-        self._slots.clear()
+        self.slots.clear()
         self._written.clear()
         self.others = 0
         self._writer.clear()

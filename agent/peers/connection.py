@@ -102,7 +102,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _cut(self, data: memoryview) -> None:
         try:
             while True:
-                if self._frames.opened:
+                if self._frames.frame is not None:
                     data = self._frames.fill(data)
                 else:
                     self._frames.allow(next((largest for _, largest in self._waiting.values()), 0))

@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.files import CommittingFile, FileTrace, FlushedFile, FlushQueue
-from headrace.agent.produce.flusher import ActiveBuffer
+from headrace.agent.produce.flusher import ActiveBuffer, OpenFile
 from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.refused_sequences import RefusedSequences
@@ -77,7 +77,7 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
-        self._last_stored = LastStored(clock, lambda: view.image)
+        self._last_stored = LastStored(clock, view)
         self._view, self._callbacks = view, callbacks
 
     @property
@@ -166,10 +166,12 @@ class Acknowledger:
         """Answer the requests that are past their deadline."""
         now = self._clock.monotonic()
         self._refused.expire(now)
-        files = [*self._queue, self._buffer.file] if self._buffer.file else list(self._queue)
+        files: list[FlushedFile | OpenFile] = [*self._queue.files]
+        if self._buffer.file is not None:
+            files.append(self._buffer.file)
         late = sum(file.waiting.expire(now) for file in files)
         if late:
-            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue))
+            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue.files))
             self._metrics.timed_out.inc(late)
 
     def _refuse(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:

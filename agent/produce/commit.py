@@ -99,7 +99,7 @@ class Committer:
             self._doubt_is_next = False
             return self._doubtful.popleft()
         self._doubt_is_next = True
-        for file in self._queue:
+        for file in list(self._queue.files):
             if isinstance(file.stage, StoredFile):
                 self._acknowledger.drop_if_unwanted(file)
         group = self._queue.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())
@@ -226,10 +226,9 @@ def _committing(file: FlushedFile) -> CommittingFile:
 
 def _check_shape(commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
     """An answer that does not fit the question tells nothing."""
-    fits = len(answers) == len(commits) and all(
-        answer.file_id == commit.file_id
-        and len(answer.batches) == (len(commit.batches) if answer.status is FileStatus.COMMITTED else 0)
-        for commit, answer in zip(commits, answers, strict=False)
-    )
+    fits = len(answers) == len(commits)
+    for commit, answer in zip(commits, answers, strict=False):
+        count = len(commit.batches) if answer.status is FileStatus.COMMITTED else 0
+        fits = fits and answer.file_id == commit.file_id and len(answer.batches) == count
     if not fits:
         raise OutcomeUnknownError(f"commit answer does not fit: files={len(commits)} answers={len(answers)}")

@@ -24,7 +24,7 @@ import asyncio
 import enum
 import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -137,12 +137,8 @@ class _Placed:
 
     file_id: uuid.UUID
     size_bytes: int
-    placed: list[PlacedBatch]
+    entries: list[PlacedBatch]
     """The placed batches in file order."""
-
-    @property
-    def entries(self) -> Sequence[PlacedBatch]:
-        return self.placed
 
     def drop(self, streams: Set[Stream]) -> list[PlacedBatch]:
         """Remove and return the batches of these streams, in order. Their bytes stay in the file, dead.
@@ -152,7 +148,7 @@ class _Placed:
         hit = set(streams)
         kept: list[PlacedBatch] = []
         dropped: list[PlacedBatch] = []
-        for _, group in groupby(self.placed, key=lambda entry: entry.batch):
+        for _, group in groupby(self.entries, key=lambda entry: entry.batch):
             merged = list(group)
             held = {entry.stream for entry in merged}
             if hit.isdisjoint(held):
@@ -160,7 +156,7 @@ class _Placed:
             else:
                 hit |= held
                 dropped += merged
-        self.placed = kept
+        self.entries = kept
         return dropped
 
 
@@ -169,7 +165,7 @@ class LaidOutFile(_Placed):
 
     def stored(self) -> StoredFile:
         """The bucket confirmed the whole file."""
-        return StoredFile(self.file_id, self.size_bytes, self.placed)
+        return StoredFile(self.file_id, self.size_bytes, self.entries)
 
 
 class StoredFile(_Placed):
@@ -177,8 +173,8 @@ class StoredFile(_Placed):
 
     def send(self) -> CommittingFile:
         """A commit call is about to take it."""
-        batches = [entry.batch for entry in self.placed if not entry.records_before]
-        return CommittingFile(FileCommit(self.file_id, self.size_bytes, batches), tuple(self.placed), in_doubt=False)
+        batches = [entry.batch for entry in self.entries if not entry.records_before]
+        return CommittingFile(FileCommit(self.file_id, self.size_bytes, batches), tuple(self.entries), in_doubt=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,24 +262,19 @@ class FlushQueue:
 
     def __init__(self, on_settled: Callable[[FlushedFile], None] = lambda file: None) -> None:
         self._on_settled = on_settled
-        self._files: dict[FlushedFile, None] = {}
+        self.files: dict[FlushedFile, None] = {}
+        """Those that are not settled, oldest first. For others to read: iterate over a copy where files may be settled
+        meanwhile."""
         self._last: dict[Stream, FlushedFile] = {}
         """The newest unsettled file of each stream."""
         self._flushes = 0
         self.is_idle = asyncio.Event()
         self.is_idle.set()
 
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __iter__(self) -> Iterator[FlushedFile]:
-        """Oldest first; files may be settled meanwhile."""
-        return iter(list(self._files))
-
     def append(self, file: FlushedFile) -> None:
         """A buffer was closed."""
         self.is_idle.clear()
-        self._files[file] = None
+        self.files[file] = None
         self._flushes += 1
         file.flush_number = self._flushes
         for stream in file.streams:
@@ -294,16 +285,16 @@ class FlushQueue:
 
     def settle(self, file: FlushedFile) -> None:
         """Every batch of the file has its answer. Files that waited for it now wait for its predecessors."""
-        del self._files[file]
+        del self.files[file]
         for stream in file.streams:
             if self._last.get(stream) is file:
                 self._forget_last(stream, file)
-        for later in self._files:
+        for later in self.files:
             if file in later.predecessors:
                 later.predecessors.remove(file)
                 later.predecessors |= file.predecessors
         file.predecessors.clear()
-        if not self._files:
+        if not self.files:
             self.is_idle.set()
         self._on_settled(file)
 
@@ -317,14 +308,14 @@ class FlushQueue:
 
     def behind(self, file: FlushedFile) -> list[FlushedFile]:
         """The files that were flushed after this one."""
-        files = list(self._files)
+        files = list(self.files)
         return files[files.index(file) + 1 :]
 
     def next_group(self, files_max: int, batches_max: int, now: float) -> list[FlushedFile]:
         """Files that may be part of one commit call, in commit order. At least one if any may be committed."""
         group: dict[FlushedFile, None] = {}
         batches = 0
-        for file in self._files:
+        for file in self.files:
             if not isinstance(file.stage, StoredFile | DoubtfulFile):
                 continue
             if not all(before in group and _may_share_call(before, file, now) for before in file.predecessors):

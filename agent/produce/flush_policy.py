@@ -94,43 +94,39 @@ class FlushTokens:
 
     def __init__(self, rate: float, capacity: int, tokens: int, now: float) -> None:
         """`rate` is an integer, or inf: unlimited."""
-        self._rate = rate
+        self.rate = rate
         self._capacity = capacity * _NANOS
         self._held = tokens * _NANOS
-        self._at = _nanoseconds(now)
-
-    @property
-    def rate(self) -> float:
-        return self._rate
+        self._at = round(now * _NANOS)
 
     def change_rate(self, rate: float, now: float) -> None:
         """Gain `rate` tokens a second from now on."""
         self._refill(now)
-        self._rate = rate
+        self.rate = rate
 
     def held(self, now: float) -> float:
         """Return the number of tokens; inf if unlimited."""
         self._refill(now)
-        return math.inf if self._rate == math.inf else max(self._held, 0) / _NANOS
+        return math.inf if self.rate == math.inf else max(self._held, 0) / _NANOS
 
     def available_at(self, now: float, reserve: int) -> float:
         """Return when there is a token more than the reserve: `now` or later; infinity for a rate of 0 and too few."""
         self._refill(now)
         missing = (1 + reserve) * _NANOS - self._held
-        if missing <= 0 or self._rate == math.inf:
+        if missing <= 0 or self.rate == math.inf:
             return now
-        return now + missing / self._rate / _NANOS if self._rate else math.inf
+        return now + missing / self.rate / _NANOS if self.rate else math.inf
 
     def take(self, now: float) -> None:
         """Use a token. None below zero, but for the part of one that a timer fired too early."""
         self._refill(now)
-        if self._rate != math.inf:
-            self._held = max(self._held - _NANOS, -int(self._rate * TIME_EPSILON_S * _NANOS))
+        if self.rate != math.inf:
+            self._held = max(self._held - _NANOS, -int(self.rate * TIME_EPSILON_S * _NANOS))
 
     def _refill(self, now: float) -> None:
-        at = _nanoseconds(now)
-        if self._rate != math.inf:
-            self._held = min(self._held + (at - self._at) * int(self._rate), self._capacity)
+        at = round(now * _NANOS)
+        if self.rate != math.inf:
+            self._held = min(self._held + (at - self._at) * int(self.rate), self._capacity)
         self._at = at
 
 
@@ -195,10 +191,6 @@ class CommitPressure:
         raise AssertionError("the last step has all commits")
 
 
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * _NANOS)
-
-
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
     """`linger_s`, `idle_s` in seconds; `rate` in early flushes earned per second, inf: unlimited, 0: never early."""
@@ -251,6 +243,8 @@ class FlushPolicy:
         self.budget = FlushBudget(limits.rate, limits.rate_max, limits.burst, limits.saved_max, now)
         self._pressure = CommitPressure()
         self._early = RecentCounts()
+        self._is_limited = limits.rate != math.inf
+        """Without a limit, the budget is not asked, and nothing is taken from it."""
 
     def judge(self, found: Situation, now: float) -> FlushVerdict:
         """Return whether to close the open file now."""
@@ -268,7 +262,7 @@ class FlushPolicy:
             ready_at = max(ready_at, found.opened_at + self.limits.idle_s)
         if found.congested:
             return FlushVerdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
-        if found.size_bytes < self.limits.free_bytes:
+        if self._is_limited and found.size_bytes < self.limits.free_bytes:
             self.budget.slow_down(self._pressure.steps(now), now)
             ready_at = max(ready_at, self.budget.available_at(now, client_waits=found.clients_wait))
         if now >= ready_at - TIME_EPSILON_S:
@@ -278,13 +272,15 @@ class FlushPolicy:
     def closed(self, reason: FlushReason, size_bytes: int, now: float) -> None:
         """A file was closed. One below `free_bytes` uses a token, if there is one, for any reason."""
         if size_bytes < self.limits.free_bytes:
-            self.budget.take(now)
+            if self._is_limited:
+                self.budget.take(now)
             if reason in EARLY_REASONS:
                 self._early.add(0, now)
 
     def committed(self, seconds: float, now: float) -> None:
         """A commit call was answered after this time: early flushes slow down while commits are slow."""
-        self._pressure.committed(seconds, now)
+        if self._is_limited:
+            self._pressure.committed(seconds, now)
 
     def early_per_second(self, now: float) -> float:
         """Return the early flushes per second of the last minute that used the budget."""

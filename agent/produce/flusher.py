@@ -18,7 +18,15 @@ import asyncio
 from collections.abc import Callable
 
 from headrace.agent.listener.host import ProduceBytes
-from headrace.agent.produce.files import ClosedFile, FileTrace, FlushedFile, FlushReason, Runs, WaitingRequests
+from headrace.agent.produce.files import (
+    ClosedFile,
+    FileTrace,
+    FlushedFile,
+    FlushQueue,
+    FlushReason,
+    Runs,
+    WaitingRequests,
+)
 from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.receive import Received
 from headrace.agent.produce.requests import Arrival, PendingRequest, Stream
@@ -137,7 +145,8 @@ class ClientActivity:
         connection.produce_unanswered -= 1
         if not connection.produce_unanswered:
             self._waiting -= 1
-        self._forget_before(now)
+        _forget(self._free, now - self._window_s)
+        _forget(self._refilling, now - self._refill_s)
         if connection.closed:
             return
         if not connection.produce_unanswered:
@@ -147,17 +156,13 @@ class ClientActivity:
 
     def all_wait(self, now: float) -> bool:
         """Return whether every active connection waits for an answer, and there is one."""
-        self._forget_before(now)
+        _forget(self._free, now - self._window_s)
         return self._waiting > 0 and not self._free
 
     def any_refills(self, now: float) -> bool:
         """Return whether a connection below its depth was answered a moment ago."""
-        self._forget_before(now)
-        return bool(self._refilling)
-
-    def _forget_before(self, now: float) -> None:
-        _forget(self._free, now - self._window_s)
         _forget(self._refilling, now - self._refill_s)
+        return bool(self._refilling)
 
 
 def _forget(answered_at: dict[ClientConnection, float], before: float) -> None:
@@ -170,7 +175,7 @@ def _forget(answered_at: dict[ClientConnection, float], before: float) -> None:
 
 
 class Flusher:
-    """`closed` takes each file; `unsettled` says how many files have no answer yet."""
+    """`closed` takes each file; `queue` has the files that have no answer yet."""
 
     def __init__(
         self,
@@ -179,7 +184,7 @@ class Flusher:
         seen: ProduceBytes,
         clock: Clock,
         *,
-        unsettled: Callable[[], int],
+        queue: FlushQueue,
         closed: Callable[[FlushedFile], None],
     ) -> None:
         self._buffer = buffer
@@ -187,7 +192,7 @@ class Flusher:
         self._seen = seen
         self._clients = ClientActivity(policy.limits.linger_s, policy.limits.idle_s)
         self._clock = clock
-        self._unsettled = unsettled
+        self._queue = queue
         self._closed = closed
         self._opened = asyncio.Event()
         self._is_looking = False
@@ -248,7 +253,7 @@ class Flusher:
         while True:
             if self._buffer.file is None:
                 self._opened.clear()
-                await self.opens()
+                await self._opened.wait()
             now = self._clock.monotonic()
             verdict = self._judge(now, clients_wait=False)
             if verdict is not None and verdict.reason is None:
@@ -260,14 +265,14 @@ class Flusher:
         file = self._buffer.file
         if file is None:
             return None
-        unsettled = self._unsettled()
+        unsettled = len(self._queue.files)
         found = Situation(
             opened_at=file.opened_at,
             size_bytes=file.size_bytes,
             last_byte_at=self._seen.last_at,
             clients_wait=clients_wait,
             expects_more=unsettled > 0 or self._clients.any_refills(now),
-            congested=unsettled >= EARLY_FILES_MAX or self._seen.waits_for_memory(),
+            congested=unsettled >= EARLY_FILES_MAX or self._seen.budget.waiting > 0,
         )
         verdict = self._policy.judge(found, now)
         if verdict.reason is not None:

@@ -17,8 +17,8 @@ are remembered, those with the newest batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
+from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS, is_before, sequence_after
 from headrace.agent.produce.requests import Origin, PlacedBatch, Stream
 from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, StagedBatch
@@ -50,9 +50,9 @@ class _Known:
 class LastStored:
     """Two generations of streams: when the newer one is full, it becomes the older one, which is forgotten."""
 
-    def __init__(self, clock: Clock, image: Callable[[], MetadataImage], streams_max: int = STREAMS_MAX) -> None:
+    def __init__(self, clock: Clock, view: ClusterView, streams_max: int = STREAMS_MAX) -> None:
         self._clock = clock
-        self._image = image
+        self._view = view
         self._streams_max = streams_max
         self._newer: dict[Stream, _Known] = {}
         self._older: dict[Stream, _Known] = {}
@@ -72,7 +72,7 @@ class LastStored:
                 self._older, self._newer = self._newer, {}
             if known is not None:
                 self._newer[key] = known
-        origin, moved_at = entry.request.origin, _moved_at(self._image(), batch)
+        origin, moved_at = entry.request.origin, _moved_at(self._view.image, batch)
         end = sequence_after(batch.base_sequence, batch.record_count)
         if known is None:
             since = self._since(batch, origin, moved_at, is_appended=is_appended)
@@ -94,7 +94,7 @@ class LastStored:
         """Return whether the batch that `answer` calls out of order follows a gap that stays."""
         key = _key(entry.batch)
         known = self._newer.get(key) or self._older.get(key)
-        image = self._image()
+        image = self._view.image
         return (
             known is not None
             and known.connection_id == entry.request.origin.connection_id

@@ -90,7 +90,7 @@ class ProducePipeline:
             policy,
             seen or ProduceBytes(),
             clock,
-            unsettled=lambda: len(self._queue),
+            queue=self._queue,
             closed=self._flushed,
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
@@ -219,7 +219,7 @@ class ProducePipeline:
 
     async def drain(self) -> None:
         """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
-        while not self.stopped and (self._buffer.file or self._queue):
+        while not self.stopped and (self._buffer.file or self._queue.files):
             self._flusher.flush(FlushReason.DRAIN)
             await self._queue.is_idle.wait()
 
@@ -264,7 +264,7 @@ class ProducePipeline:
 
     async def _expire_requests(self) -> None:
         while True:
-            if not self._queue and self._buffer.file is None:
+            if not self._queue.files and self._buffer.file is None:
                 await self._flusher.opens()
             await self._clock.sleep(EXPIRY_TICK_S)
             self._acknowledger.expire()
@@ -286,8 +286,11 @@ class ProducePipeline:
         self.stopped = self.stopped or reason
         for task in self._tasks:
             task.cancel()
-        for file in (*self._queue, *filter(None, [self._buffer.file])):
-            for request in file.waiting.requests:
+        waiting = [file.waiting for file in self._queue.files]
+        if self._buffer.file is not None:
+            waiting.append(self._buffer.file.waiting)
+        for each in waiting:
+            for request in each.requests:
                 request.abort()
         self._queue.is_idle.set()
 

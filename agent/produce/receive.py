@@ -140,7 +140,7 @@ class Receiver:
         topics = _find_all(image, produce)
         if not _has_all(topics, produce) or self._to_open(image, topics) or _moving(topics):
             return None
-        if not self._names.has_all(produce):
+        if produce.transactional_id is not None and not self._names.has_all(produce):
             return None
         return self._judge(request, produce, image, topics)
 

@@ -83,7 +83,6 @@ class PendingRequest(Promise):
     """`deadline` and `appended_at` on Clock.monotonic(), in seconds. Who stops waiting takes no batch back."""
 
     __slots__ = (
-        "_acks",
         "_correlation_id",
         "_is_aborted",
         "_unjudged",
@@ -93,6 +92,7 @@ class PendingRequest(Promise):
         "origin",
         "reply",
         "version",
+        "wants_answer",
     )
 
     def __init__(
@@ -105,7 +105,8 @@ class PendingRequest(Promise):
         self.origin = NO_ORIGIN
         self._correlation_id = correlation_id
         self.version = version
-        self._acks = produce.acks
+        self.wants_answer = produce.acks != 0
+        """Whether the client waits for a response (acks other than 0)."""
         self._is_aborted = False
         self.before_answer: Callable[[], None] | None = None
         """Called once, just before the answer is given."""
@@ -117,11 +118,6 @@ class PendingRequest(Promise):
     def by_id(self) -> bool:
         """Whether the client names topics by id, so that errors speak of ids too."""
         return self.version >= FIRST_BY_ID
-
-    @property
-    def wants_answer(self) -> bool:
-        """Whether the client waits for a response (acks other than 0)."""
-        return self._acks != 0
 
     def answer(self) -> None:
         """The response is final. Calling it again does nothing."""
@@ -154,7 +150,7 @@ class PendingRequest(Promise):
         """
         if self._is_aborted:
             raise CloseConnection("produce request abandoned: its outcome is unknown")
-        if self._acks != 0:
+        if self.wants_answer:
             return Response(encode_produce_response(self._correlation_id, self.version, self.reply))
         failed = sum(1 for topic in self.reply.topics for partition in topic.partitions if partition.error_code)
         if failed:

@@ -303,11 +303,10 @@ class ProducerNames:
         return self._names.in_use_bytes
 
     def has_all(self, produce: ProduceRequest) -> bool:
-        """Return whether all producers of the request's transactional batches are known to have its transactional
-        id.
+        """Return whether all producers of the request's transactional batches are known to have the transactional id
+        that it has.
         """
-        name = produce.transactional_id
-        return name is None or all(self._names.get(each) == name for each in _producers(produce))
+        return all(self._names.get(each) == produce.transactional_id for each in _producers(produce))
 
     async def look_up(self, transactional_id: str, producer_ids: Iterable[int]) -> Refusal | None:
         """Return why batches of these producers with this transactional id are refused, if they are."""

@@ -81,6 +81,11 @@ class YesStore:
 class YesMetastore:
     """Accepts every batch."""
 
+    @property
+    def commits(self) -> YesMetastore:
+        """The noun that the write path calls."""
+        return self
+
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         yes = BatchAnswer(BatchOutcome.APPENDED, 5, 6)
         return [FileAnswer(file.file_id, FileStatus.COMMITTED, [yes] * len(file.batches)) for file in files]

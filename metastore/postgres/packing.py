@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,32 +69,12 @@ _BOOL, _INT2, _INT4, _INT8 = _element(16, "b"), _element(21, "h"), _element(23, 
 _UUID_OID, _UUID_LENGTH = 2950, struct.pack(">i", 16)
 
 
-def pack_bools(values: Column | Sequence[bool] | Sequence[int]) -> PackedArray:
-    """boolean[]"""
-    return _pack(values, _BOOL)
-
-
-def pack_int2(values: Column | Sequence[int]) -> PackedArray:
-    """smallint[]; the caller has checked the range."""
-    return _pack(values, _INT2)
-
-
-def pack_int4(values: Column | Sequence[int]) -> PackedArray:
-    """integer[]; the caller has checked the range."""
-    return _pack(values, _INT4)
-
-
-def pack_int8(values: Column | Sequence[int]) -> PackedArray:
-    """bigint[]"""
-    return _pack(values, _INT8)
-
-
 def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
     """uuid[]"""
     return _array(_UUID_OID, len(values), b"".join([_UUID_LENGTH + value.bytes for value in values]))
 
 
-def _pack(values: Column | Sequence[int], element: _Element) -> PackedArray:
+def _pack(values: Column | Sequence[int] | Sequence[bool], element: _Element) -> PackedArray:
     """A sequence is packed without numpy: that is faster up to about fifty values."""
     count = len(values)
     if not isinstance(values, np.ndarray):
@@ -104,6 +85,16 @@ def _pack(values: Column | Sequence[int], element: _Element) -> PackedArray:
     body["length"] = element.size
     body["value"] = values
     return _array(element.oid, count, body.tobytes())
+
+
+pack_bools = partial(_pack, element=_BOOL)
+"""boolean[]"""
+pack_int2 = partial(_pack, element=_INT2)
+"""smallint[]; the caller has checked the range."""
+pack_int4 = partial(_pack, element=_INT4)
+"""integer[]; the caller has checked the range."""
+pack_int8 = partial(_pack, element=_INT8)
+"""bigint[]"""
 
 
 def _array(oid: int, count: int, body: bytes) -> PackedArray:

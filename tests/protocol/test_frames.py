@@ -45,7 +45,7 @@ def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
     """Return what a connection does with one read into the slab."""
     frames, rest = list[memoryview](), memoryview(data)
     while True:
-        if reader.opened:
+        if reader.frame is not None:
             rest = reader.fill(rest)
         else:
             head, rest = reader.read_head(rest)
@@ -67,7 +67,7 @@ def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[int], cuts: list[
         seen += _feed(reader, stream[position : position + cut])
         position += cut
     assert b"".join(struct.pack(">i", len(f)) + bytes(f) for f in seen) == stream
-    assert not reader.opened
+    assert reader.frame is None
 
 
 def test_a_frame_is_read_only_in_separate_memory() -> None:

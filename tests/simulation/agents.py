@@ -77,6 +77,17 @@ class _Unregistered(CollectorRegistry):
 TRANSACTION_TIMEOUT_MAX_MS = 900_000
 
 
+class _BudgetShortAtTimes:
+    """The listener's memory of requests, for which one waits at times."""
+
+    def __init__(self, is_short: Callable[[], bool]) -> None:
+        self._is_short = is_short
+
+    @property
+    def waiting(self) -> int:
+        return int(self._is_short())
+
+
 class Process:
     """One life of an agent."""
 
@@ -152,7 +163,7 @@ class Process:
         """The same as a listener's, for which memory is short at times."""
         seen = ProduceBytes()
         if self._world.plan.memory_is_short:
-            seen.waits_for_memory = self._is_memory_short
+            seen.budget = _BudgetShortAtTimes(self._is_memory_short)  # type: ignore[assignment]
         return seen
 
     def _is_memory_short(self) -> bool:

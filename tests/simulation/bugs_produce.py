@@ -96,7 +96,7 @@ def predecessor_in_doubt_is_overtaken(patch: Patch) -> None:
 
     def doubt(self: Committer, group: list[FlushedFile]) -> None:
         original(self, group)
-        for file in self._queue:
+        for file in list(self._queue.files):
             file.predecessors.difference_update(group)
 
     original = patch.replace(Committer, "_doubt", doubt)

@@ -120,12 +120,15 @@ class RangeReader:
         missing: dict[uuid.UUID, list[FileRange]] = {}
         hits = hit_bytes = 0
         for wanted in ranges:
-            body = self._peek(wanted)
+            file_id, start, end = wanted[:3]
+            body = self.cache.peek(file_id, start, end)
+            if body is None and self._replays is not None:  # it may be recent now, but not when it was read ahead
+                body = self._replays.peek(file_id, start, end)
             if body is not None:
                 hits += 1
                 hit_bytes += len(body.data)
             elif (body := await self._at_once(wanted)) is None:
-                missing.setdefault(wanted.file_id, []).append(wanted)
+                missing.setdefault(file_id, []).append(wanted)
             found.append(body)
         self._metrics.cache_hits.inc(hits)
         self._metrics.read_from_memory.inc(hit_bytes)
@@ -232,12 +235,6 @@ class RangeReader:
                 return await (self._from_replays(group) if self._are_coming(group) else self._past_cache(group))
         except HeadraceError as error:
             return [error] * len(group)
-
-    def _peek(self, wanted: FileRange) -> RangeBytes | None:
-        """Return what a cache has. What was historical when it was read ahead may be recent now."""
-        file_id, start, end = wanted[:3]
-        body = self.cache.peek(file_id, start, end)
-        return body if body is not None or self._replays is None else self._replays.peek(file_id, start, end)
 
     def _are_coming(self, group: list[FileRange]) -> bool:
         return self._replays is not None and all(map(self._replays.is_coming, group))

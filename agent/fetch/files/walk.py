@@ -74,8 +74,11 @@ def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[Extent
     """
     data = body.data
     position, offset = start
-    at = 0
-    while (framing := _framing(extent, data, at, position, offset)) is not None:
+    at, end = 0, extent.position + extent.length
+    while position != end:
+        framing = _framing(extent, data, at, position, offset)
+        if framing is None:
+            return
         size, crc, last_offset_delta = framing
         if at + size > len(data):
             return
@@ -89,6 +92,8 @@ def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[Extent
         at += size
         position += size
         offset = next_offset
+    if offset != extent.last_offset + 1:
+        raise CorruptError(f"extent ends at a wrong offset: offset={offset} {_where(extent, position)}")
 
 
 def first_size(extent: Extent, body: RangeBytes, start: BatchStart) -> int:
@@ -100,16 +105,12 @@ def first_size(extent: Extent, body: RangeBytes, start: BatchStart) -> int:
 
 
 def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: int) -> tuple[int, int, int] | None:
-    """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file.
+    """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file, before the extent's end.
 
-    None at the extent's end, and if `data` ends inside the batch's header.
+    None if `data` ends inside the batch's header.
     Errors as walk.
     """
     end = extent.position + extent.length
-    if position == end:
-        if offset != extent.last_offset + 1:
-            raise CorruptError(f"extent ends at a wrong offset: offset={offset} {_where(extent, position)}")
-        return None
     if at + HEADER_BYTES > len(data):
         if end - position < HEADER_BYTES:
             raise UnsoundBatchError("extent ends inside a header", extent, position)
@@ -170,33 +171,25 @@ class Batches:
         size = self.size_bytes
         records = self.records
         last = None
-        for batch in _whole(extent, walk(extent, body, start)):
-            data = batch.data
-            if batch.offset >= end_offset:
-                break
-            if size + len(data) > max_bytes and not (at_least_one and size == 0):
-                break
-            buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))
-            buffers.append(data[PATCHED_BYTES:])
-            size += len(data)
-            records += batch.next_offset - batch.offset
-            last = batch
+        try:
+            for batch in walk(extent, body, start):
+                data = batch.data
+                if batch.offset >= end_offset:
+                    break
+                if size + len(data) > max_bytes and not (at_least_one and size == 0):
+                    break
+                buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))
+                buffers.append(data[PATCHED_BYTES:])
+                size += len(data)
+                records += batch.next_offset - batch.offset
+                last = batch
+        except CorruptError:  # the batches before it are sound, unless the extent ends behind them at a wrong offset
+            if last is None or last.next.position >= extent.position + extent.length:
+                raise
         self.buffers += buffers
         self.size_bytes = size
         self.records = records
         if last is None:
             return start
-        self.next = last.next
-        return last.next
-
-
-def _whole(extent: Extent, batches: Iterator[ExtentBatch]) -> Iterator[ExtentBatch]:
-    """The batches before a damaged one. CorruptError if there are none, or if the sound ones do not fit the extent."""
-    last = None
-    try:
-        for batch in batches:
-            last = batch
-            yield batch
-    except CorruptError:
-        if last is None or last.next.position >= extent.position + extent.length:
-            raise
+        self.next = behind = last.next
+        return behind

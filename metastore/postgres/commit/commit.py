@@ -111,9 +111,10 @@ class Staged:
     def parameters(self) -> dict[str, PackedArray | bytes | bool]:
         """Return what commit_files.sql takes."""
         c = self._columns
+        file_ids = [file.file_id for file in self.files]
         return {
-            "file_id": pack_uuids([file.file_id for file in self.files]),
-            "file_born_ms": pack_int8([born_ms(file.file_id) for file in self.files]),
+            "file_id": pack_uuids(file_ids),
+            "file_born_ms": pack_int8(list(map(born_ms, file_ids))),
             "file_size": pack_int8([file.size for file in self.files]),
             "file_bytes": pack_int8(c.file_bytes),
             "part_key": pack_int8(c.part_key),
@@ -170,14 +171,16 @@ class Staged:
 
 def _are_few(files: Sequence[FileCommit]) -> bool:
     """Return whether group_few takes the call: few batches, each right, without alias, transaction and known keys."""
-    return 0 < sum(len(file.batches) for file in files) <= FEW_BATCHES and all(
-        batch.length <= file.size - batch.position
-        and file.size <= INT8_MAX
-        and all(map(le, _LOWEST if batch.producer_id < 0 else _LOWEST_OF_IDEMPOTENT, batch))
-        and all(map(le, batch, _HIGHEST_PLAIN))
-        for file in files
-        for batch in file.batches
-    )
+    if not 0 < sum([len(file.batches) for file in files]) <= FEW_BATCHES:
+        return False
+    for file in files:
+        for batch in file.batches:
+            lowest = _LOWEST if batch.producer_id < 0 else _LOWEST_OF_IDEMPOTENT
+            if batch.length > file.size - batch.position or file.size > INT8_MAX:
+                return False
+            if not (all(map(le, lowest, batch)) and all(map(le, batch, _HIGHEST_PLAIN))):
+                return False
+    return True
 
 
 def _checked(files: Sequence[FileCommit]) -> Columns:

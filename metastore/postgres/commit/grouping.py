@@ -10,8 +10,8 @@ Rows, files, partitions, runs and producers are numbered from 1; 0 is none.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,7 @@ class Columns(NamedTuple):
         """Return how many runs file `number` has."""
         if isinstance(self.file, np.ndarray):
             return int(np.count_nonzero(self.file[self.run_first - 1] == number + 1))
-        return sum(self.file[first - 1] == number + 1 for first in self.run_first)
+        return sum([self.file[first - 1] == number + 1 for first in self.run_first])
 
     def offsets(self, number: int, bases: bytes) -> list[int]:
         """The base offsets of file `number`'s batches, in file order.
@@ -202,76 +202,97 @@ def group_few(files: Sequence[FileCommit]) -> Columns:
     """Group the batches of a call without transactions, aliases and known keys, as group_many does."""
     rows = [(batch, number, place) for number, file in enumerate(files, 1) for place, batch in enumerate(file.batches)]
     rows.sort(key=lambda row: row[0].partition_key)
-    batches = [batch for batch, _, _ in rows]
+    batches, file_of, place_of = map(list, zip(*rows, strict=True))
     file_bytes = [0] * len(files)
-    parts: list[list[int]] = []
-    runs: list[list[int]] = []
-    producers: dict[tuple[int, int], list[int]] = {}
     part_of, run_of, before_of = [], [], []
-    before = end = last_file = 0
-    key = -1
-    for row, (batch, file, _) in enumerate(rows):
-        is_next = batch.partition_key == key
-        if not is_next:
-            parts.append([])
-            before, key = 0, batch.partition_key
-        if not is_next or file != last_file or batch.position != end:
-            runs.append([])
-        parts[-1].append(row)
-        runs[-1].append(row)
-        part_of.append(len(parts))
-        run_of.append(len(runs))
-        before_of.append(before)
-        if batch.producer_id >= 0:
-            producers.setdefault((len(parts), batch.producer_id), []).append(row)
-        before += batch.record_count
-        end, last_file = batch.position + batch.length, file
+    part_key, part_leader_epoch, part_count = list[int](), list[int](), list[int]()
+    part_records, part_extents, part_bytes, part_time = list[int](), list[int](), list[int](), list[int]()
+    run_first, run_last, run_time = list[int](), list[int](), list[int]()
+    parts_agree = True
+    end = last_file = 0
+    for row, (batch, file, _) in enumerate(rows, 1):
+        opens_part = not part_key or batch.partition_key != part_key[-1]
+        if opens_part:
+            part_key.append(batch.partition_key)
+            part_leader_epoch.append(batch.leader_epoch)
+            part_count.append(batch.partition_count)
+            part_records.append(0)
+            part_extents.append(0)
+            part_bytes.append(0)
+            part_time.append(batch.max_timestamp)
+        if opens_part or file != last_file or batch.position != end:
+            part_extents[-1] += 1
+            run_first.append(row)
+            run_last.append(row)
+            run_time.append(batch.max_timestamp)
+        part_of.append(len(part_key))
+        run_of.append(len(run_first))
+        before_of.append(part_records[-1])
+        part_records[-1] += batch.record_count
+        part_bytes[-1] += batch.length
+        part_time[-1] = max(part_time[-1], batch.max_timestamp)
+        parts_agree &= batch.leader_epoch == part_leader_epoch[-1] and batch.partition_count == part_count[-1]
+        run_last[-1] = row
+        run_time[-1] = max(run_time[-1], batch.max_timestamp)
         file_bytes[file - 1] += batch.length
-    prod_of = [0] * len(rows)
-    in_order = sorted(producers.items())
-    for number, (_, own) in enumerate(in_order, start=1):
-        for row in own:
-            prod_of[row] = number
+        end, last_file = batch.position + batch.length, file
     columns: Any = StagedBatch._make(map(list, zip(*batches, strict=True)))
-    recent = [own[-RING_BATCHES:] for _, own in in_order]
     return Columns(
         batch=columns._replace(transaction=(), keys=(), alias=()),
-        file=[file for _, file, _ in rows],
-        place=[place for _, _, place in rows],
+        file=file_of,
+        place=place_of,
         file_bytes=file_bytes,
         part=part_of,
         run=run_of,
         before=before_of,
-        part_key=[batches[own[0]].partition_key for own in parts],
-        part_leader_epoch=[batches[own[0]].leader_epoch for own in parts],
-        part_count=[batches[own[0]].partition_count for own in parts],
-        parts_agree=all(_agree(batches[row] for row in own) for own in parts),
-        run_first=[own[0] + 1 for own in runs],
-        run_last=[own[-1] + 1 for own in runs],
-        run_time=[max(batches[row].max_timestamp for row in own) for own in runs],
-        part_records=[sum(batches[row].record_count for row in own) for own in parts],
-        part_extents=[run_of[own[-1]] - run_of[own[0]] + 1 for own in parts],
-        part_bytes=[sum(batches[row].length for row in own) for own in parts],
-        part_time=[max(batches[row].max_timestamp for row in own) for own in parts],
-        prod=prod_of,
-        prod_id=[producer_id for (_, producer_id), _ in in_order],
-        prod_first=[own[0] + 1 for _, own in in_order],
-        prod_last=[own[-1] + 1 for _, own in in_order],
-        prod_chained=[_are_chained([batches[row] for row in own]) for _, own in in_order],
-        recent=[row + 1 for own in recent for row in own],
-        prod_recent=list(accumulate(map(len, recent))),
-        ring=b"".join(_ring_bytes(batches[row]) for own in recent for row in own),
+        part_key=part_key,
+        part_leader_epoch=part_leader_epoch,
+        part_count=part_count,
+        parts_agree=parts_agree,
+        run_first=run_first,
+        run_last=run_last,
+        run_time=run_time,
+        part_records=part_records,
+        part_extents=part_extents,
+        part_bytes=part_bytes,
+        part_time=part_time,
+        **_group_few_producers(batches, part_of),
     )
+
+
+def _group_few_producers(batches: Sequence[StagedBatch], part_of: Sequence[int]) -> dict[str, Any]:
+    """Group the batches by (partition, producer id), as _group_producers does."""
+    rows_of: dict[tuple[int, int], list[int]] = {}
+    for row, (batch, part) in enumerate(zip(batches, part_of, strict=True), 1):
+        if batch.producer_id >= 0:
+            rows_of.setdefault((part, batch.producer_id), []).append(row)
+    prod_of = [0] * len(batches)
+    prod_id, prod_first, prod_last = list[int](), list[int](), list[int]()
+    prod_chained, recent, prod_recent = list[bool](), list[int](), list[int]()
+    for number, ((_, producer_id), rows) in enumerate(sorted(rows_of.items()), 1):
+        for row in rows:
+            prod_of[row - 1] = number
+        prod_id.append(producer_id)
+        prod_first.append(rows[0])
+        prod_last.append(rows[-1])
+        prod_chained.append(_are_chained([batches[row - 1] for row in rows]))
+        recent += rows[-RING_BATCHES:]
+        prod_recent.append(len(recent))
+    return {
+        "prod": prod_of,
+        "prod_id": prod_id,
+        "prod_first": prod_first,
+        "prod_last": prod_last,
+        "prod_chained": prod_chained,
+        "recent": recent,
+        "prod_recent": prod_recent,
+        "ring": b"".join([_ring_bytes(batches[row - 1]) for row in recent]),
+    }
 
 
 def _ring_bytes(batch: StagedBatch) -> bytes:
     last = (batch.base_sequence + batch.record_count - 1) & SEQUENCE_MAX
     return _RING.pack(batch.base_sequence, last, batch.max_timestamp)
-
-
-def _agree(batches: Iterable[StagedBatch]) -> bool:
-    """Return whether all expect one leader epoch and one partition count."""
-    return len({(batch.leader_epoch, batch.partition_count) for batch in batches}) == 1
 
 
 def _are_chained(batches: Sequence[StagedBatch]) -> bool:

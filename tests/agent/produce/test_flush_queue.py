@@ -119,7 +119,7 @@ def test_a_settled_file_leaves_nothing_behind() -> None:
     assert queue.behind(files[1]) == files[2:]
     for file in files:
         queue.settle(file)
-    assert len(queue) == 0
+    assert not queue.files
     assert not queue._last
     assert not any(file.predecessors for file in files)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.listener.host import ProduceBytes
+from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.produce.files import FlushReason
 from headrace.agent.produce.flush_policy import COMMITS_MIN, SLOT_S, SLOW_COMMIT_S, SPAN_S, dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
@@ -85,8 +86,10 @@ async def test_half_a_request_is_waited_for_but_no_longer_than_the_idle_time() -
 
 async def test_while_memory_is_short_the_linger_decides() -> None:
     world = _world()
-    world.produce_bytes = seen = ProduceBytes()
-    seen.waits_for_memory = lambda: True
+    budget = MemoryBudget(1)
+    for _ in range(2):
+        budget.reserve(1, lambda: None)
+    world.produce_bytes = ProduceBytes(budget)
     async with world:
         world.create_topic("t")
         sent = _send(world)

@@ -95,7 +95,7 @@ async def test_six_bytes_that_declare_more_than_was_asked_end_the_connection(sur
         with pytest.raises(UnavailableError):
             await connection.ask(connection.next_id(), b"request", most)
         assert connection.closed
-        assert not connection._frames.opened
+        assert connection._frames.frame is None
 
 
 async def test_an_answer_of_exactly_what_was_asked_is_read() -> None:
