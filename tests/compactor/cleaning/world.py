@@ -38,7 +38,7 @@ class CleaningWorld(CompactionWorld):
         self.hours += hours
         async with session(self.url) as raw:
             await move_time(raw, self.hours * 3600)
-        self.service.database_now_ms = self.now_ms  # type: ignore[method-assign]
+        self.service.database_now_ms = self.now_ms
 
     def now_ms(self) -> int:
         """Return the time of the database's clock in ms."""
