@@ -22,8 +22,9 @@ from tests.simulation.problems import Kind, Problem
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-HEARD_SECONDS = 0.6
-"""Two checks and their requests (agents.py)."""
+HEARD_SECONDS = 1.0
+"""A check that had read the bucket before the life began, the pause, and a check after it (agents.py). A check takes up
+to 0.5 seconds if a request is slow."""
 
 
 def lost_commits(world: World) -> list[Committed]:

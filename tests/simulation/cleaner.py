@@ -23,7 +23,7 @@ from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, encode
 from headrace.compactor.merge import MergeLimits
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
-from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.api.compaction import DamagedExtent, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.storage.errors import FencedError, HeadraceError
@@ -132,6 +132,9 @@ class CleaningLine:
 
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         await self._write(lambda: self._server.mark_uncleanable(token, partition_key, why))
+
+    async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
+        """Keep no list of damage: jobs read the same extents again."""
 
     async def _write(self, call: Callable[[], Any]) -> Any:
         return await self._remote.call(lambda: run_at_once(call()), WRITES)
