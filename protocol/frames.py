@@ -33,8 +33,9 @@ several frames.
 _LAZY_BYTES = 128 * 1024
 """Size from which on malloc gets pages from the kernel that use no memory until they are written."""
 _MAPPED_BYTES = 4 * 1024 * 1024
-"""Size from which on a frame has a separate mapping. The allocator keeps what is freed (allocator_tuning.py), and the
-next very large frame seldom fits into the place of the last one. More than any client's default `max.request.size`."""
+"""Size from which on a frame has a separate mapping. The allocator keeps what is freed (cli/process/heap.py), and
+the next very large frame seldom fits into the place of the last one. More than any client's default
+`max.request.size`."""
 _SMALL_PAGES_BYTES = 2 * 1024 * 1024
 """The first part of a mapped frame, in small pages, for a frame of which little arrives. The rest is in huge pages:
 0.02 ms of CPU per MiB, where small ones cost 0.3 ms."""

@@ -137,7 +137,7 @@ def _bounded(value: str) -> str:
 
 
 LINES_AT_ONCE = 100
-"""Then other tasks have a turn."""
+"""Lines that are written before other tasks have a turn."""
 
 
 class Change(NamedTuple):
@@ -163,7 +163,7 @@ def of_entities(find: Callable[[Any, Any], Iterable[Change]]) -> Changes:
 
 
 def audited(changes: Changes | None, handler: RequestHandler, audit: AuditLog) -> RequestHandler:
-    """The handler, with its changes in the audit log; the same handler for None, an API that changes nothing."""
+    """Return the handler, with its changes in the audit log; unchanged for None, an API that changes nothing."""
     return handler if changes is None else _wrapped(handler, audit, changes)
 
 

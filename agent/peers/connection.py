@@ -1,8 +1,8 @@
 """One connection to another agent: pipelined requests, answers in their order.
 
 Place: under the asking side of each channel; the other end is the agent's Kafka listener. PeerTerms is what one
-agent needs to talk to the others: the cluster's secret, its node id, the clock they share, connections. It is made
-once per agent, by agent/serve/paths.py; forwarding, health reports and the zone cache take it.
+agent needs to talk to the others: the cluster's secret, its node id, the clock they share, connections. Forwarding
+and health reports get it from agent/serve/paths.py, the zone cache from agent/fetch/service.py.
 Invariant: an answer is at most as large as its request allows; no other frame is read. It goes to the caller with
 its correlation id, or is dropped if the caller was cancelled.
 Every failure closes the connection, and all callers that wait on it get an error at once.

@@ -83,7 +83,7 @@ TIME_EPSILON_S = 1e-6
 SLOW_COMMIT_S = 0.05
 """The commit p95 above which early flushes are slowed down."""
 SLOW_STEPS = 3
-"""How many doublings of SLOW_COMMIT_S are told apart."""
+"""The number of doublings of SLOW_COMMIT_S that count as different."""
 COMMITS_MIN = 20
 """Fewer commits in the last minute say nothing about their p95."""
 _NANOS = 1_000_000_000

@@ -97,11 +97,11 @@ class GatedRequest:
     # -- ways on
 
     def pass_on(self) -> Awaitable[Response]:
-        """The handler serves the request as it is."""
+        """Let the handler serve the request as it is."""
         return self._handler(self.request)
 
     def pass_on_changed(self, change: Change, **values: Any) -> Awaitable[Response]:
-        """The handler serves the request with other values of some fields, and its answer is changed."""
+        """Let the handler serve the request with other values of some fields, and change its answer."""
         request = self.request
         if values:
             entity = dataclasses.replace(self.entity, **values)
@@ -319,7 +319,7 @@ def group_of(entity: Any) -> str:
 
 
 def gate(authorizer: Authorizer, rule: Rule, handler: RequestHandler) -> RequestHandler:
-    """The handler behind the rule of its API."""
+    """Return the handler, behind the rule of its API."""
     serve = rule.serve
     if serve is None or not authorizer.is_on:
         return handler

@@ -35,7 +35,7 @@ class Bucket:
         self._level = self._most
         self._at = now
         self.used = 0.0
-        """By this agent, in all."""
+        """What this agent used, in all."""
         self.generation = 0
         """Another one for each bucket of an agent."""
 

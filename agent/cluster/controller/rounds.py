@@ -71,7 +71,7 @@ class HeldLease:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.lease: ControllerLease | None = None
-        """As of the last round; another process may hold it."""
+        """The lease as of the last round; another process may hold it."""
         self._active_until = 0.0
 
     def take(self, lease: ControllerLease | None, until: float) -> None:

@@ -207,7 +207,7 @@ IsActive = Callable[[], bool]
 
 
 class BrokerRegistration:
-    """The handler of key 62, versions 0-4."""
+    """Serves key 62, versions 0-4."""
 
     def __init__(self, api: ClusterApi, is_active: IsActive) -> None:
         self._api = api
