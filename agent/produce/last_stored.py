@@ -5,8 +5,9 @@ A client sends the batches of a partition in order over one connection, until th
 So a batch that is out of order follows a gap that stays, if all that is stored of the producer came through this agent
 over the connection of this batch, the first of it so long ago that what was sent before it has its answer, and no
 leader of the partition moved since. Otherwise the missing batch may be on its way through another agent
-(refused_sequences.py). If the producer id was given out over a connection, and the producer's first batch came over it
-too, nothing was sent elsewhere.
+(refused_sequences.py). If no other agent is registered, the producer id was given out over a connection, and the
+producer's first batch came over it too, nothing was sent elsewhere. With other agents that is no proof: one that lags
+behind the metadata log may have told the client of an earlier leader meanwhile.
 What another agent stored shows in the commit's answer, by the producer's next sequence. What is on its way through
 another agent shows nowhere, but the client sent it there because a leader moved: image.py says when any did, for any
 zone. The answer's end of the metadata log shows an image that may lack a move.
@@ -107,7 +108,8 @@ class LastStored:
     def _since(self, batch: StagedBatch, origin: Origin, moved_at: int, *, is_appended: bool) -> float:
         """Return from when on an origin counts that begins with this stored batch."""
         given = origin.given
-        if given is None or batch.base_sequence or not is_appended:
+        is_alone = self._view.image.agents.keys() <= {self._view.node_id}
+        if given is None or batch.base_sequence or not is_appended or not is_alone:
             return self._clock.monotonic()
         is_its_own = given.producer == (batch.producer_id, batch.producer_epoch)
         return -math.inf if is_its_own and given.offset >= moved_at else self._clock.monotonic()

@@ -95,7 +95,7 @@ class ProducePipeline:
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         self._names = names = ProducerNames(lambda names: metastore.transactions.find_transactions(names))
-        self._refused = RefusedSequences(lambda number: _names_of(view, number))
+        self._refused = RefusedSequences(lambda number: _names_of(view, number), clock.monotonic())
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = self._new_uploader(context.store, settings, rng, callbacks)
         self._acknowledger = Acknowledger(

@@ -12,7 +12,8 @@ expects: while that stays, no later batch begins the wait again; once it has mov
 Invariant: only the commit judges a batch. A note explains its OUT_OF_ORDER and never prevents anything else. A note
 ends when its sequence or a later one is stored, with a higher epoch, or NOTED_SECONDS after the refusal; a refusal that
 a note explains does not last longer than this note. Around the beginning of a life of the metastore, notes end sooner:
-what another agent stored may be lost. Notes take NOTES_BYTES_MAX at most: what has no room is not noted.
+what another agent stored may be lost. So do those of a process that just started, because a life may have begun shortly
+before. Notes take NOTES_BYTES_MAX at most: what has no room is not noted.
 """
 
 from __future__ import annotations
@@ -80,13 +81,13 @@ class _Producer:
 class RefusedSequences:
     """Notes of refused batches. Times in seconds on Clock.monotonic()."""
 
-    def __init__(self, names_of: NamesOf, bytes_max: int = NOTES_BYTES_MAX) -> None:
+    def __init__(self, names_of: NamesOf, started_at: float, bytes_max: int = NOTES_BYTES_MAX) -> None:
         self._names_of = names_of
         self._bytes_max = bytes_max
         self._producers: OrderedDict[tuple[int, Place], _Producer] = OrderedDict()
         """The producer with the oldest last refusal first."""
         self.held_bytes = 0
-        self._life_began_at = -math.inf
+        self._life_began_at = started_at
 
     def __len__(self) -> int:
         """Return how many producers have notes, counted by partition."""

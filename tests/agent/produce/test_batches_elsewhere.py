@@ -262,7 +262,7 @@ class TestGaps:
     """What is kept of a gap."""
 
     def setup_method(self) -> None:
-        self.notes = RefusedSequences(lambda number: None)
+        self.notes = RefusedSequences(lambda number: None, -NOTED_SECONDS)
 
     def explain(self, sequence: int, now: float, *, epoch: int = 0, missing: int = 0, is_settled: bool = False) -> bool:
         batch = Numbered(PRODUCER, epoch, sequence, (9, 0))
@@ -298,7 +298,9 @@ class TestGaps:
         assert not self.explain(5, ELSEWHERE_SECONDS + 1)
 
     def test_without_room_it_is_final(self) -> None:
-        self.notes = RefusedSequences(lambda number: None, bytes_max=PRODUCER_BYTES + SEQUENCE_BYTES - 1)
+        self.notes = RefusedSequences(
+            lambda number: None, -NOTED_SECONDS, bytes_max=PRODUCER_BYTES + SEQUENCE_BYTES - 1
+        )
         assert not self.explain(5, 0.0)
         assert self.notes.held_bytes == 0
 

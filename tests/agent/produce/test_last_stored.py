@@ -13,16 +13,19 @@ from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.requests import ALL_ACKS, Origin, PendingRequest, PlacedBatch
 from headrace.config.memory_budget import LAST_STORED_BYTES
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, StagedBatch
-from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import ClientConnection, GivenProducer
 from tests.manual_clock import ManualClock
 
 PRODUCER = 77
+AGENT = AgentImage(2, 5, uuid.UUID(int=5), "host", 9092, None, fenced=False)
 
 
 class TestLastStored:
     """Since when a stream's batches have come by one connection."""
+
+    node_id = 1
 
     def setup_method(self) -> None:
         self.clock = ManualClock()
@@ -139,6 +142,19 @@ class TestLastStored:
         self.image = replace(self.image, moved_at=40)
         self.store(Origin(1, given), sequence, is_appended=is_appended)
         assert self.is_settled(Origin(1, given), expected=sequence + 1) is settled
+
+    @pytest.mark.parametrize(("node_ids", "settled"), [((1,), True), ((1, 2), False), ((2,), False)])
+    async def test_another_agent_may_have_sent_the_client_elsewhere_meanwhile(
+        self, node_ids: tuple[int, ...], settled: bool
+    ) -> None:
+        """It may lag behind the metadata log, and answer with an earlier leader."""
+        agents = {node_id: replace(AGENT, node_id=node_id) for node_id in node_ids}
+        self.image = replace(self.image, moved_at=40, agents=MappingProxyType(agents))
+        origin = Origin(1, GivenProducer((PRODUCER, 0), 40))
+        self.store(origin, 0)
+        assert self.is_settled(origin, expected=1) is settled
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        assert self.is_settled(origin, expected=1)
 
     async def test_the_newest_streams_are_kept_in_bounded_memory(self) -> None:
         origin = Origin(1, None)

@@ -23,6 +23,7 @@ from headrace.agent.produce.refused_sequences import (
 PRODUCER = 77
 TOPIC_ID = uuid.UUID(int=9)
 SEQUENCES = 1 << 31
+STARTED_LONG_AGO = -NOTED_SECONDS
 
 
 def _names_of(number: int) -> tuple[str, uuid.UUID] | None:
@@ -37,7 +38,7 @@ class TestNotes:
     """The life cycle of a note."""
 
     def setup_method(self) -> None:
-        self.notes = RefusedSequences(_names_of)
+        self.notes = RefusedSequences(_names_of, STARTED_LONG_AGO)
 
     @pytest.mark.parametrize(
         ("batch", "explained"),
@@ -94,6 +95,13 @@ class TestNotes:
         assert self.notes.explain(_at(6), 50.0 + NEW_LIFE_SECONDS - 1)
         assert not self.notes.explain(_at(6), 50.0 + NEW_LIFE_SECONDS)
         assert not self.notes.explain(_at(7), 50.0 + NEW_LIFE_SECONDS)
+
+    def test_a_note_of_a_process_that_just_started_is_short(self) -> None:
+        """A life may have begun before it looked."""
+        notes = RefusedSequences(_names_of, 50.0)
+        notes.note(_at(5), 50.0)
+        assert notes.explain(_at(6), 50.0 + NEW_LIFE_SECONDS - 1)
+        assert not notes.explain(_at(6), 50.0 + NEW_LIFE_SECONDS)
 
     def test_a_life_makes_no_note_longer(self) -> None:
         self.notes.note(_at(5), 0.0)
@@ -162,7 +170,7 @@ class TestNotes:
 def test_notes_say_what_the_rule_says(seed: int) -> None:
     """Random histories, compared with the rule in its own words."""
     rng = random.Random(seed)
-    notes = RefusedSequences(lambda number: None)
+    notes = RefusedSequences(lambda number: None, STARTED_LONG_AGO)
     ends: dict[tuple[int, int], float] = {}
     """(epoch, sequence) -> when its note ends."""
     now, began = 0.0, -math.inf
