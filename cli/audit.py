@@ -30,6 +30,7 @@ from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.compactor.share_record import find_lost_shares
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import require_bucket
@@ -98,8 +99,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(settings: Settings, args: argparse.Namespace) -> int:
-    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    bucket = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    store = InlineStore(bucket, metastore.inline)
     bar, reads = ProgressBar(), VerifiedReads(store, SystemClock(), random.Random())
     try:
         await require_bucket(metastore.life, store, settings.bucket)

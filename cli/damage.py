@@ -29,6 +29,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import CompactionApi, SwapOutcome
 from headrace.metastore.api.reports import PartitionName
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.life.watch import FollowedLife
 from headrace.metastore.log.snapshot import load_image
@@ -277,7 +278,7 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
         try:
             await require_bucket(metastore.life, store, settings.bucket)
             await FollowedLife(metastore.life, store, clock, rng).require_current()
-            yield Opened(metastore, store)
+            yield Opened(metastore, InlineStore(store, metastore.inline))
         finally:
             await metastore.close()
     finally:

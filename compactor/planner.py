@@ -4,6 +4,7 @@ Place: in the job loop (jobs/runner.py). The policy is pure, file facts in, jobs
 load/benchmarks/compaction_simulation.py simulates a day of it. Large jobs are reserved for Spark for a limited time:
 jobs that Spark does not finish or has no room for are then open to all workers.
 
+    inline   bytes in the metastore: moved to level 1 after seconds, whatever they are, never by Spark
     level 0  as agents flushed them: small, every partition in a file
        │     many, or much, or old: copied together, no record opened
     level 1  each partition's bytes are contiguous
@@ -41,6 +42,7 @@ from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import FileFacts
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.metastore import Metastore
+from headrace.storage.file_id import is_inline
 
 LAST_LEVEL = 2
 
@@ -66,6 +68,11 @@ class PolicyLimits:
     """A file is rewritten if more than this part of its batches is dead ..."""
     dead_bytes: int = 1024 * 1024
     """... and that is at least this many bytes."""
+    inline_held_bytes: int = 512 * 1024 * 1024
+    """From so many bytes on that wait to be moved, none waits for its age."""
+    inline_age_ms: int = 30_000
+    """Inline files are moved from this age on; those that are younger, when they hold INLINE_BYTES, or are asked
+    for."""
     large_bytes: int = 0
     """Jobs with this many live bytes are for Spark; 0: none."""
     large_wait_ms: int = 3_600_000
@@ -78,19 +85,25 @@ class PolicyLimits:
             min_age_ms=settings.compaction_min_age_ms,
             max_age_ms=settings.compaction_max_age_ms,
             small_bytes=settings.compaction_file_bytes // 2,
+            inline_held_bytes=settings.low_latency_held_max_bytes // 2,
+            inline_age_ms=settings.low_latency_move_ms,
             large_bytes=settings.compaction_spark_min_bytes,
             large_wait_ms=settings.compaction_spark_max_wait_ms,
         )
 
 
+INLINE_BYTES = 32 * 1024 * 1024
+INLINE_JOB_FILES = 2_048
+"""Rows are read many at a time, so a job may have many more of them than objects."""
 _OLD_FACTOR = (1, 6)
 """Factors for old files by level: the factor on `max_age_ms` for its files."""
 
 
 def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: PolicyLimits) -> list[CompactionJob]:
     """Jobs over `files`, without files that are `busy`; no file is in two jobs."""
-    free = sorted(file for file in files if file.file_id not in busy and file.age_ms >= limits.min_age_ms)
-    jobs: list[CompactionJob] = []
+    known = [file for file in files if file.file_id not in busy]
+    jobs = _move(sorted(file for file in known if is_inline(file.file_id)), limits)
+    free = sorted(file for file in known if file.age_ms >= limits.min_age_ms and not is_inline(file.file_id))
     for level in range(LAST_LEVEL):
         jobs += _climb(level, [file for file in free if file.level == level], limits)
     jobs += _consolidate([file for file in free if file.level == LAST_LEVEL], limits)
@@ -105,6 +118,15 @@ def write_bound(limits: PolicyLimits, smallest_bytes: int) -> int:
     if smallest_bytes >= limits.small_bytes:
         return 1 + LAST_LEVEL
     return 2 + LAST_LEVEL + _size_class(limits.small_bytes - 1, limits) - _size_class(smallest_bytes, limits)
+
+
+def _move(files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
+    """Groups of inline files, of which the first is old or which hold enough."""
+    return [
+        CompactionJob(tuple(file.file_id for file in run), level=1)
+        for run in _cut(files, INLINE_JOB_FILES, limits.job_bytes[0])
+        if run[0].age_ms >= limits.inline_age_ms or _live(run) >= INLINE_BYTES
+    ]
 
 
 def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
@@ -183,6 +205,8 @@ WAIT_FOR_CLEANING_MS = (_HOUR_MS, 2 * _HOUR_MS, 24 * _HOUR_MS)
 """Longest wait for a cleaning, in ms, by level: files of this age are merged although a partition in them is being
 cleaned; swaps let one of both win.
 """
+ASKED_MS = 60_000
+"""How long a wish to move all inline files holds: more than the longest pause between two plans and a merge."""
 FILES_PER_LEVEL = 5_000
 UNFINISHED_MAX = 64
 """Number of waiting jobs above which the workers are behind, and new plans would be out of date when they run."""
@@ -216,6 +240,8 @@ class Planner:
         if len(ours) >= UNFINISHED_MAX:
             return
         limits = self._limits if len(sparks) < UNFINISHED_MAX else replace(self._limits, large_bytes=0)
+        if await self._are_inline_files_wanted():
+            limits = replace(limits, inline_age_ms=0)
         cleaned = ends_of(map(decode_cleaning, chain(*unfinished[2:])))
         in_passes = await self._metastore.cleaning.files_of_parts(sorted(cleaned.items())) if cleaned else set()
         left_alone = sum(len(other.file_ids) for other in sparks) + len(in_passes)
@@ -231,6 +257,15 @@ class Planner:
             for wanted in chosen:
                 self._metrics.planned.labels(str(wanted.level)).inc()
         self._place.next_file = waiting.next_scan
+
+    async def _are_inline_files_wanted(self) -> bool:
+        """Return whether all inline files are to be moved now: somebody waits for it, or they take much of their
+        room."""
+        state = await self._metastore.inline.inline_state()
+        self._metrics.inline_bytes.set(state.held_bytes)
+        self._metrics.inline_age.set(state.oldest_ms / 1000)
+        is_asked = 0 <= state.asked_ms < ASKED_MS
+        return is_asked or state.held_bytes >= self._limits.inline_held_bytes
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""

@@ -63,6 +63,7 @@ from headrace.jobs.lease import Lease
 from headrace.jobs.runner import JobHandler, JobMetrics, JobRunner, RunnerTerms, no_agent
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.jobs import Job
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import EffectiveConfigs, read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -195,7 +196,7 @@ class Worker:
         life.name_for(metastore.life)
         context = ProcessContext(
             settings=settings,
-            store=store,
+            store=InlineStore(store, metastore.inline),
             metastore=metastore,
             clock=clock,
             rng=rng,

@@ -1072,6 +1072,42 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt, Meta(extra=CLUSTER, description="How often retention looks for records to delete.")
     ] = field(default=300_000, name="log.retention.check.interval.ms")
 
+    # -- small files of topics with low.latency.enable, whose bytes go into the metastore first
+    low_latency_file_max_bytes: Annotated[
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=0,
+            le=MIB,
+            description="Larger files go into the bucket at once. 0: all of them.",
+        ),
+    ] = field(default=256 * 1024, name="low.latency.file.max.bytes")
+    low_latency_max_bytes_per_second: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Bytes per second that all agents together write into the metastore; what is beyond goes into"
+            " the bucket at once.",
+        ),
+    ] = field(default=16 * MIB, name="low.latency.max.bytes.per.second")
+    low_latency_held_max_bytes: Annotated[
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=64 * MIB,
+            description="Bytes that may wait in the metastore to be moved; beyond them, files go into the bucket at"
+            " once. From half of them on, they are moved sooner.",
+        ),
+    ] = field(default=1024 * MIB, name="low.latency.held.max.bytes")
+    low_latency_move_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Files are moved from the metastore into the bucket after this time, and after up to"
+            " compaction.interval.ms more.",
+        ),
+    ] = field(default=30_000, name="low.latency.move.ms")
+
     # -- background work
     compaction_interval_ms: Annotated[
         PositiveInt, Meta(extra=CLUSTER, description="How often compaction looks for files to merge.")
@@ -1145,6 +1181,14 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     message_max_bytes: Annotated[
         PositiveInt, Meta(extra=TOPIC_DEFAULT, description="Largest record batch that is accepted.")
     ] = field(default=1_048_588, name="message.max.bytes")
+    low_latency_enable: Annotated[
+        bool,
+        Meta(
+            extra=TOPIC_DEFAULT,
+            description="Small requests of producers are acknowledged in a few milliseconds, in topics without"
+            " low.latency.enable (docs/operate/LOW_LATENCY.md).",
+        ),
+    ] = field(default=False, name="low.latency.enable")
     log_retention_ms: Annotated[
         AtLeastMinusOne | None,
         Meta(

@@ -10,9 +10,10 @@ Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfig
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from headrace.config import table_configs
 from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect, Synonym, list_items
-from headrace.config.table_configs import TABLE_CONFIGS
 
 _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
 MINUTE_MS = 60_000
@@ -28,6 +29,16 @@ def why_invalid(name: str, value: str | None) -> str | None:
         return f"null value not supported for topic configs: {name}"
     reason = known.why_invalid(value.strip())
     return None if reason is None else f"invalid value for topic config {name}: {value!r} is {reason}"
+
+
+def why_not_with(configs: Mapping[str, str], *, has_topic_tables: bool, has_low_latency: bool) -> str | None:
+    """Return None if a topic of a cluster with these feature levels can have the configs."""
+    if not has_low_latency and configs.get(LOW_LATENCY_ENABLE, "false").lower() == "true":
+        return (
+            f"{LOW_LATENCY_ENABLE} needs the feature level low.latency=1: `headrace features upgrade --feature"
+            " low.latency=1`"
+        )
+    return table_configs.why_not_with(configs, has_feature=has_topic_tables)
 
 
 def _int(default: int, meaning: str, *synonyms: Synonym, low: int = 0, high: int = INT_MAX) -> ConfigDefinition:
@@ -70,6 +81,7 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
     return ConfigDefinition("false", "boolean", "", synonyms=synonyms, refused={"true": reason})
 
 
+LOW_LATENCY_ENABLE = "low.latency.enable"
 _COMPACTED = "On topics with cleanup.policy=compact:"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
 NO_REPLICAS = "the object store replicates: agents copy no data"
@@ -143,6 +155,14 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "leader.replication.throttled.replicas": _throttled_replicas(),
     "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
     "local.retention.ms": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
+    LOW_LATENCY_ENABLE: ConfigDefinition(
+        "false",
+        "boolean",
+        "With true, small requests of producers are acknowledged in a few milliseconds: their bytes go into the"
+        " metastore first, and into the bucket about a minute later (docs/operate/LOW_LATENCY.md). Needs the feature"
+        " level low.latency=1.",
+        synonyms=(Synonym("low.latency.enable"),),
+    ),
     "max.compaction.lag.ms": _long(
         LONG_MAX,
         f"{_COMPACTED} after this time a record may be cleaned, however little of its partition is dirty.",
@@ -223,7 +243,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         Synonym("log.roll.ms"),
         low=1,
     ),
-    **TABLE_CONFIGS,
+    **table_configs.TABLE_CONFIGS,
     "unclean.leader.election.enable": _only_false(
         "no leader can lose data",
         Synonym("unclean.leader.election.enable"),

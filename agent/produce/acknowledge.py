@@ -166,9 +166,7 @@ class Acknowledger:
         """Answer the requests that are past their deadline."""
         now = self._clock.monotonic()
         self._refused.expire(now)
-        files: list[FlushedFile | OpenFile] = [*self._queue.files]
-        if self._buffer.file is not None:
-            files.append(self._buffer.file)
+        files: list[FlushedFile | OpenFile] = [*self._queue.files, *self._buffer.files]
         late = sum(file.waiting.expire(now) for file in files)
         if late:
             log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue.files))
@@ -226,8 +224,8 @@ class Acknowledger:
             dropped = behind.drop(fallen)
             fallen.update(entry.stream for entry in dropped)
             self._refuse(dropped, refusal)
-        if self._buffer.file is not None:
-            self._refuse(self._buffer.file.drop(fallen), refusal)
+        for each in self._buffer.files:
+            self._refuse(each.drop(fallen), refusal)
 
     def _settle(self, file: FlushedFile) -> None:
         trace = file.trace

@@ -47,7 +47,7 @@ class Callbacks:
     on_closed: Callable[[FileTrace], None] = lambda trace: None
     """A buffer was closed: for load reports."""
     on_flushed: Callable[[uuid.UUID, bytes], None] = lambda file_id, body: None
-    """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
+    """A segment file has its bytes, in the bucket or for its commit: a cache may keep them. Not committed yet."""
     on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None] = lambda commits, answers: None
     """Something became readable: what was sent, and the answers to it."""
     committing: Callable[[Sequence[FileCommit]], AbstractContextManager[None]] = lambda commits: nullcontext()

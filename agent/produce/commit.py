@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 GROUP_FILES_MAX = 64
 GROUP_BATCHES_MAX = 10_000
 """A group's batches may exceed it by one file's. Keeps a call well below the statement timeout."""
+GROUP_INLINE_BYTES_MAX = 1 << 20
+"""The same of the bytes of inline files. A call of this size takes Postgres a few milliseconds."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
 """Longest pause in seconds between calls while they fail; doubles from one to the other."""
@@ -59,9 +61,10 @@ class Committer:
         metrics: ProduceMetrics,
         callbacks: Callbacks,
         *,
-        on_answered: Callable[[float, float], None],
+        on_answered: Callable[[float, float, bool], None],
     ) -> None:
-        """`on_answered`: gets the seconds that a call took, and the time of its answer."""
+        """`on_answered`: gets the seconds that a call took, the time of its answer, and whether files of it were
+        inline."""
         self._metastore = metastore
         self._view = view
         self._queue = queue
@@ -102,7 +105,9 @@ class Committer:
         for file in list(self._queue.files):
             if isinstance(file.stage, StoredFile):
                 self._acknowledger.drop_if_unwanted(file)
-        group = self._queue.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())
+        group = self._queue.next_group(
+            self._files_max, GROUP_BATCHES_MAX, GROUP_INLINE_BYTES_MAX, self._clock.monotonic()
+        )
         if not group and self._doubtful:
             return self._doubtful.popleft()
         return group
@@ -142,7 +147,8 @@ class Committer:
         for file in files:
             file.trace.committed_at = answered_at
         self._metrics.commit_seconds.observe(answered_at - started_at)
-        self._on_answered(answered_at - started_at, answered_at)
+        has_inline = any(commit.body is not None for commit in commits)
+        self._on_answered(answered_at - started_at, answered_at, has_inline)
         self._metrics.commit_files.observe(len(files))
         return answers
 

@@ -3,7 +3,7 @@
     OpenFile -> ClosedFile -> LaidOutFile -> StoredFile -> CommittingFile -> settled
      buffer     waits for      being          may be      ^      |
                 its upload     uploaded       committed   |      v
-                                                          DoubtfulFile
+                    +-- inline ------------>              DoubtfulFile
 
 Place: the buffer (flusher.py) holds the OpenFile; its closed files enter the queue, where a FlushedFile holds the
 other stages, one at a time. Each stage is a type that the next one consumes. Upload and commit move files from stage
@@ -12,10 +12,11 @@ the queue. FileTrace has the times, begun by the buffer, read by metrics and loa
 Invariant: a batch is in exactly one file, and a request in one only, because its batches are never split over two.
 Batches can be removed (`drop`) from a file only in the stages in which no commit of it may have happened; what a
 commit call was sent with (CommittingFile, DoubtfulFile) never changes, because the answer is matched with it batch
-by batch. Files that share a stream (same producer and partition, or same connection and partition without a
+by batch. Where its bytes are (an inline file's in the metastore, stored by that call, all others' in the bucket) is
+fixed with its id. Files that share a stream (same producer and partition, or same connection and partition without a
 producer) are committed in the order in which they were flushed: a file waits until its predecessors are settled, or
-follows them in the same call. All others overtake a slow upload.
-Times are Clock.monotonic() in seconds; nan means that the step did not happen.
+follows them in the same call. All others overtake a slow upload. Times are Clock.monotonic() in seconds; nan means that
+the step did not happen.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class FlushReason(enum.StrEnum):
     CLIENTS_WAIT = "clients_wait"
     """Every client that could add to it waited for an answer."""
     SIZE = "size"
+    READY = "ready"
+    """It may be inline, and no other inline file is being committed."""
+    ORDER = "order"
+    """It may be inline, and a batch of one of its producers goes into the other file."""
     DRAIN = "drain"
 
 
@@ -130,6 +135,11 @@ class ClosedFile:
         self.runs = {}
         return LaidOutFile(file_id, size_bytes, placed)
 
+    def lay_out_inline(self, file_id: uuid.UUID, body: bytes, placed: list[PlacedBatch]) -> StoredFile:
+        """The same of an inline file: its commit stores it."""
+        self.runs = {}
+        return StoredFile(file_id, len(body), placed, body)
+
 
 @dataclass(slots=True)
 class _Placed:
@@ -139,6 +149,8 @@ class _Placed:
     size_bytes: int
     entries: list[PlacedBatch]
     """The placed batches in file order."""
+    body: bytes | None = field(default=None, repr=False)
+    """Of an inline file."""
 
     def drop(self, streams: Set[Stream]) -> list[PlacedBatch]:
         """Remove and return the batches of these streams, in order. Their bytes stay in the file, dead.
@@ -169,12 +181,14 @@ class LaidOutFile(_Placed):
 
 
 class StoredFile(_Placed):
-    """The bucket holds the whole file. It may be committed as soon as the order rule allows."""
+    """The bucket holds the whole file, or its commit stores it. It may be committed as soon as the order rule
+    allows."""
 
     def send(self) -> CommittingFile:
         """A commit call is about to take it."""
         batches = [entry.batch for entry in self.entries if not entry.records_before]
-        return CommittingFile(FileCommit(self.file_id, self.size_bytes, batches), tuple(self.entries), in_doubt=False)
+        commit = FileCommit(self.file_id, self.size_bytes, batches, self.body)
+        return CommittingFile(commit, tuple(self.entries), in_doubt=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +204,7 @@ class CommittingFile:
         """The call certainly did nothing."""
         if self.in_doubt:
             return DoubtfulFile(self.commit, self.entries)
-        return StoredFile(self.commit.file_id, self.commit.size, list(self.entries))
+        return StoredFile(self.commit.file_id, self.commit.size, list(self.entries), self.commit.body)
 
     def doubted(self) -> CommittingFile:
         """The call's answer was lost."""
@@ -221,11 +235,22 @@ SHARES_CALL_S = 60.0
 class FlushedFile:
     """One file from its flush until it is settled: what stays the same, and the stage it has reached.
 
-    Compared by identity. `first_image` and `last_image`: the metadata offsets under which its batches
-    were accepted. `predecessors`: unsettled files that hold earlier batches of one of its streams.
+    Compared by identity. `may_be_inline`: all its topics have low.latency.enable. `first_image` and `last_image`: the
+    metadata offsets under which its batches were accepted. `predecessors`: unsettled files that hold earlier batches of
+    one of its streams.
     """
 
-    __slots__ = ("first_image", "flush_number", "last_image", "predecessors", "stage", "streams", "trace", "waiting")
+    __slots__ = (
+        "first_image",
+        "flush_number",
+        "last_image",
+        "may_be_inline",
+        "predecessors",
+        "stage",
+        "streams",
+        "trace",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -234,14 +259,26 @@ class FlushedFile:
         waiting: WaitingRequests,
         trace: FileTrace,
         images: tuple[int, int],
+        *,
+        may_be_inline: bool = False,
     ) -> None:
         self.stage: Stage = stage
+        self.may_be_inline = may_be_inline
         self.streams = streams
         self.waiting = waiting
         self.trace = trace
         self.first_image, self.last_image = images
         self.predecessors: set[FlushedFile] = set()
         self.flush_number = 0
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes that its commit sends; 0 for a file in the bucket, or without an id."""
+        stage = self.stage
+        if isinstance(stage, ClosedFile):
+            return 0
+        body = stage.commit.body if isinstance(stage, CommittingFile | DoubtfulFile) else stage.body
+        return 0 if body is None else len(body)
 
     @property
     def in_doubt(self) -> bool:
@@ -311,18 +348,27 @@ class FlushQueue:
         files = list(self.files)
         return files[files.index(file) + 1 :]
 
-    def next_group(self, files_max: int, batches_max: int, now: float) -> list[FlushedFile]:
-        """Files that may be part of one commit call, in commit order. At least one if any may be committed."""
+    @property
+    def commits_inline(self) -> bool:
+        """Whether an inline file waits for its own commit, and for nothing else."""
+        return any(file.may_be_inline and not file.predecessors for file in self.files)
+
+    def next_group(self, files_max: int, batches_max: int, inline_max: int, now: float) -> list[FlushedFile]:
+        """Files that may be part of one commit call, in commit order. At least one if any may be committed.
+
+        `inline_max`: the bytes of inline files in a call, which it may exceed by one file's.
+        """
         group: dict[FlushedFile, None] = {}
-        batches = 0
+        batches = inline_bytes = 0
         for file in self.files:
             if not isinstance(file.stage, StoredFile | DoubtfulFile):
                 continue
             if not all(before in group and _may_share_call(before, file, now) for before in file.predecessors):
                 continue
             batches += len(file.stage.entries)
-            if group and (batches > batches_max or len(group) >= files_max):
+            if group and (batches > batches_max or len(group) >= files_max or inline_bytes >= inline_max):
                 break
+            inline_bytes += file.inline_bytes
             group[file] = None
         return list(group)
 

@@ -6,10 +6,14 @@ The clients that could still add to the file are judged, too (ClientActivity). A
 unanswered request: it may send at any time. A connection's depth is the number of requests that it keeps in flight,
 which is the most unanswered ones at once, seen lately. It refills from an answer until it is at its depth again: it
 sends the next requests as soon as it can.
-Invariant: at most one file is open; a request's batches are never split over two files, so each request waits for
-one file only. A file is judged at least every `idle_s` while it is open. After that, and after Produce bytes
-arrived, it is judged once more when a turn of the loop has brought none: so "no more bytes" means that the sockets
-were read and empty, not that the loop had no time to look.
+Batches of topics with low.latency.enable are in a file of their own, if all of their request's are: it may be inline
+(inline_policy.py), and closes as soon as no other inline file is being committed, as it costs no request.
+Invariant: at most one file of each kind is open; a request's batches are never split over two files, so each request
+waits for one file only. A stream is in one open file only: a small request follows the stream's earlier ones into the
+file for the bucket, and before a stream goes there, its inline file is closed. So files close in the order of each
+stream. A file is judged at least every `idle_s` while it is open. After that, and after Produce bytes arrived, it is
+judged once more when a turn of the loop has brought none: so "no more bytes" means that the sockets were read and
+empty, not that the loop had no time to look.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from headrace.agent.produce.files import (
     Runs,
     WaitingRequests,
 )
-from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
+from headrace.agent.produce.flush_policy import TIME_EPSILON_S, FlushPolicy, FlushVerdict, Situation
+from headrace.agent.produce.inline_policy import InlinePolicy
 from headrace.agent.produce.receive import Received
 from headrace.agent.produce.requests import Arrival, PendingRequest, Stream
 from headrace.protocol.request import ClientConnection
@@ -37,9 +42,19 @@ from headrace.storage.clock import Clock
 class OpenFile:
     """The first stage of a segment file: it takes batches until the buffer closes it."""
 
-    __slots__ = ("_runs", "first_image", "last_image", "opened_at", "size_bytes", "streams", "waiting")
+    __slots__ = (
+        "_runs",
+        "first_image",
+        "last_image",
+        "may_be_inline",
+        "opened_at",
+        "size_bytes",
+        "streams",
+        "waiting",
+    )
 
-    def __init__(self, opened_at: float, image_offset: int) -> None:
+    def __init__(self, opened_at: float, image_offset: int, *, may_be_inline: bool = False) -> None:
+        self.may_be_inline = may_be_inline
         self.opened_at = opened_at
         self.first_image = self.last_image = image_offset
         self.streams: set[Stream] = set()
@@ -77,32 +92,61 @@ class OpenFile:
             appended_at=[request.appended_at for request in self.waiting.requests],
         )
         runs, self._runs = self._runs, {}
-        return FlushedFile(ClosedFile(runs), self.streams, self.waiting, trace, (self.first_image, self.last_image))
+        images = (self.first_image, self.last_image)
+        return FlushedFile(
+            ClosedFile(runs), self.streams, self.waiting, trace, images, may_be_inline=self.may_be_inline
+        )
 
 
 class ActiveBuffer:
-    """Buffer with at most one open file at a time. Times on Clock.monotonic(), in seconds."""
+    """Buffer with at most one open file for the bucket, and one that may be inline. Times on Clock.monotonic(), in
+    seconds."""
 
     def __init__(self, *, flush_bytes: int) -> None:
         self._flush_bytes = flush_bytes
         self.file: OpenFile | None = None
+        """For the bucket."""
+        self.inline: OpenFile | None = None
 
-    def add(self, request: PendingRequest, arrivals: list[Arrival], image_offset: int, now: float) -> bool:
+    @property
+    def files(self) -> list[OpenFile]:
+        """Those that are open."""
+        return [file for file in (self.file, self.inline) if file is not None]
+
+    def add(
+        self,
+        request: PendingRequest,
+        arrivals: list[Arrival],
+        image_offset: int,
+        now: float,
+        *,
+        may_be_inline: bool = False,
+    ) -> bool:
         """Take a request's batches (at least one); True when they opened a new file."""
-        opened = self.file is None
-        if self.file is None:
-            self.file = OpenFile(now, image_offset)
-        self.file.add(request, arrivals, image_offset)
+        file = self.inline if may_be_inline else self.file
+        opened = file is None
+        if file is None:
+            file = OpenFile(now, image_offset, may_be_inline=may_be_inline)
+            if may_be_inline:
+                self.inline = file
+            else:
+                self.file = file
+        file.add(request, arrivals, image_offset)
         return opened
 
     @property
     def is_full(self) -> bool:
-        """Whether the open file should be flushed now for its size."""
+        """Whether the open file for the bucket should be flushed now for its size."""
         return self.file is not None and self.file.size_bytes >= self._flush_bytes
 
     def close(self, reason: FlushReason, now: float) -> FlushedFile | None:
-        """The open file, closed; None when there is none. The next batch opens another."""
+        """The open file for the bucket, closed; None when there is none. The next batch opens another."""
         file, self.file = self.file, None
+        return None if file is None else file.close(reason, now)
+
+    def close_inline(self, reason: FlushReason, now: float) -> FlushedFile | None:
+        """The same of the file that may be inline."""
+        file, self.inline = self.inline, None
         return None if file is None else file.close(reason, now)
 
 
@@ -181,6 +225,7 @@ class Flusher:
         self,
         buffer: ActiveBuffer,
         policy: FlushPolicy,
+        inline: InlinePolicy,
         seen: ProduceBytes,
         clock: Clock,
         *,
@@ -189,6 +234,7 @@ class Flusher:
     ) -> None:
         self._buffer = buffer
         self._policy = policy
+        self._inline = inline
         self._seen = seen
         self._clients = ClientActivity(policy.limits.linger_s, policy.limits.idle_s)
         self._clock = clock
@@ -205,19 +251,44 @@ class Flusher:
         if received.pending.wants_answer:
             self._clients.sent(connection)
             received.pending.before_answer = lambda: self._clients.answered(connection, self._clock.monotonic())
-        if self._buffer.add(received.pending, received.arrivals, received.image_offset, now):
+        arrivals = received.arrivals
+        may_be_inline = self._may_be_inline(arrivals, now) if received.low_latency else False
+        if not may_be_inline and self._buffer.inline is not None and _shares_stream(self._buffer.inline, arrivals):
+            self.flush_inline(FlushReason.ORDER)
+        if self._buffer.add(received.pending, arrivals, received.image_offset, now, may_be_inline=may_be_inline):
             self._opened.set()
         if self._buffer.is_full:
             self.flush(FlushReason.SIZE)
         else:
             self.look_soon()
 
+    def _may_be_inline(self, arrivals: list[Arrival], now: float) -> bool:
+        """Return whether a request of topics with low.latency.enable goes into the file that may be inline, which has
+        room for it then.
+        """
+        self._inline.asked_at = now
+        size = sum([len(arrival.data) for arrival in arrivals])
+        if self._inline.is_refused(size, now):
+            return False
+        if self._buffer.file is not None and _shares_stream(self._buffer.file, arrivals):
+            return False
+        file = self._buffer.inline
+        if file is not None and file.size_bytes + size > self._inline.limits.file_bytes:
+            self.flush_inline(FlushReason.SIZE)
+        return True
+
     async def opens(self) -> None:
         """Return once a file is open; at once if one was open shortly before."""
         await self._opened.wait()
 
+    def flush_inline(self, reason: FlushReason) -> None:
+        """Close the open file that may be inline, if there is one."""
+        file = self._buffer.close_inline(reason, self._clock.monotonic())
+        if file is not None:
+            self._closed(file)
+
     def flush(self, reason: FlushReason) -> None:
-        """Close the open file, if there is one."""
+        """Close the open file for the bucket, if there is one."""
         now = self._clock.monotonic()
         file = self._buffer.close(reason, now)
         if file is not None:
@@ -225,8 +296,10 @@ class Flusher:
             self._closed(file)
 
     def look_soon(self) -> None:
-        """Judge the open file once a turn of the loop has brought no further bytes."""
-        if not self._is_looking and self._policy.limits.rate and self._buffer.file is not None:
+        """Judge the open files once a turn of the loop has brought no further bytes."""
+        if self._is_looking:
+            return
+        if self._buffer.inline is not None or (self._policy.limits.rate and self._buffer.file is not None):
             self._is_looking = True
             self._await_quiet_turn()
 
@@ -237,13 +310,14 @@ class Flusher:
         loop.call_soon(lambda: loop.call_soon(self._turn_ended))
 
     def _turn_ended(self) -> None:
-        if self._buffer.file is None:
+        if not self._buffer.files:
             self._is_looking = False
         elif self._seen.reads != self._reads_before:
             self._await_quiet_turn()
         else:
             self._is_looking = False
             now = self._clock.monotonic()
+            self._judge_inline()
             self._judge(now, clients_wait=not self._seen.half_received and self._clients.all_wait(now))
 
     async def run(self) -> None:
@@ -251,17 +325,30 @@ class Flusher:
         limits = self._policy.limits
         longest = limits.idle_s if limits.rate else limits.linger_s
         while True:
-            if self._buffer.file is None:
+            if not self._buffer.files:
                 self._opened.clear()
                 await self._opened.wait()
             now = self._clock.monotonic()
+            waits = [longest]
             verdict = self._judge(now, clients_wait=False)
             if verdict is not None and verdict.reason is None:
+                waits.append(verdict.again_at - now)
+            if (inline := self._buffer.inline) is not None:
+                if now >= inline.opened_at + limits.linger_s - TIME_EPSILON_S:
+                    self.flush_inline(FlushReason.LINGER)
+                else:
+                    waits.append(inline.opened_at + limits.linger_s - now)
+            if len(waits) > 1:
                 self.look_soon()
-                await self._clock.sleep(min(verdict.again_at - now, longest))
+                await self._clock.sleep(min(waits))
+
+    def _judge_inline(self) -> None:
+        """Close the file that may be inline, if no other one is being committed."""
+        if self._buffer.inline is not None and not self._queue.commits_inline:
+            self.flush_inline(FlushReason.READY)
 
     def _judge(self, now: float, *, clients_wait: bool) -> FlushVerdict | None:
-        """Decide whether to flush the open file, and flush it if so. None if no file is open."""
+        """Decide whether to flush the open file for the bucket, and flush it if so. None if it is not open."""
         file = self._buffer.file
         if file is None:
             return None
@@ -278,3 +365,7 @@ class Flusher:
         if verdict.reason is not None:
             self.flush(verdict.reason)
         return verdict
+
+
+def _shares_stream(file: OpenFile, arrivals: list[Arrival]) -> bool:
+    return not file.streams.isdisjoint([(arrival.owner, arrival.partition_key) for arrival in arrivals])

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.agent.produce.files import FileTrace, FlushReason
 from headrace.agent.produce.flush_policy import FlushPolicy, dollars_per_month
+from headrace.agent.produce.inline_policy import InlineReason
 from headrace.agent.produce.requests import Refusal
 from headrace.storage.clock import Clock
 from headrace.storage.counter_labels import from_zero
@@ -72,6 +73,18 @@ class ProduceMetrics:
             "Highest number of early flushes per second; lower while commits are slow; +Inf if they are unlimited",
             registry=registry,
         )
+        self.inline_bytes = Counter(
+            "headrace_produce_inline_bytes_total",
+            "Bytes of files that went into the metastore with their commit",
+            registry=registry,
+        )
+        not_inline = Counter(
+            "headrace_produce_not_inline_total",
+            "Requests for topics with low.latency.enable that went into the bucket at once, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.not_inline = from_zero(not_inline, InlineReason)
         files = Counter(
             "headrace_produce_files_total", "Segment files settled: committed or not", ["result"], registry=registry
         )

@@ -14,6 +14,7 @@ import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from headrace.agent.access.authorization.authorizer import Authorizer
@@ -24,7 +25,9 @@ from headrace.agent.produce.callbacks import Callbacks, ProduceObserver
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.files import FlushedFile, FlushQueue, FlushReason
 from headrace.agent.produce.flush_policy import EARLY_PER_SECOND_S3, FlushLimits, FlushPolicy
-from headrace.agent.produce.flusher import ActiveBuffer, Flusher
+from headrace.agent.produce.flusher import ActiveBuffer, Flusher, OpenFile
+from headrace.agent.produce.inline_policy import InlinePolicy
+from headrace.agent.produce.inline_watch import InlineWatch, inline_limits
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.refused_sequences import RefusedSequences
@@ -33,7 +36,7 @@ from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import ProducerNames, RuleBook
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
 from headrace.metastore.process_context import ProcessContext
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
@@ -85,9 +88,16 @@ class ProducePipeline:
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         policy = self._new_policy(settings, clock)
+        in_force = SettingsInForce(settings, lambda: view.image)
+        self._inline = InlinePolicy(
+            inline_limits(in_force.current(), agents=1),
+            lambda reason: self._metrics.not_inline.labels(reason.value).inc(),
+        )
+        self._watch = InlineWatch(metastore.inline, self._inline, view, in_force.current, clock, rng)
         self._flusher = Flusher(
             self._buffer,
             policy,
+            self._inline,
             seen or ProduceBytes(),
             clock,
             queue=self._queue,
@@ -117,7 +127,7 @@ class ProducePipeline:
             rng,
             self._metrics,
             callbacks,
-            on_answered=policy.committed,
+            on_answered=partial(self._commit_answered, policy),
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
@@ -132,6 +142,7 @@ class ProducePipeline:
             rng,
             self._metrics,
             callbacks,
+            self._inline,
             parallelism=settings.upload_parallelism,
             merge_max_bytes=settings.ingest_merge_max_bytes,
         )
@@ -160,7 +171,7 @@ class ProducePipeline:
         return {
             "refused_sequences": lambda: self._refused.held_bytes + self._acknowledger.remembered_bytes,
             "producer_names": lambda: self._names.in_use_bytes,
-            "uploads": lambda: self._uploader.in_flight_bytes,
+            "uploads": lambda: self._uploader.in_flight_bytes + sum(file.inline_bytes for file in self._queue.files),
         }
 
     @property
@@ -178,6 +189,7 @@ class ProducePipeline:
         self._spawn(self._flusher.run(), "produce-flush")
         self._spawn(self._committer.run(), "produce-commit")
         self._spawn(self._expire_requests(), "produce-expiry")
+        self._spawn(self._watch.run(), "produce-inline")
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """Answer a Produce request. InvalidError when it does not decode, CloseConnection where Kafka closes too.
@@ -219,8 +231,9 @@ class ProducePipeline:
 
     async def drain(self) -> None:
         """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
-        while not self.stopped and (self._buffer.file or self._queue.files):
+        while not self.stopped and (self._buffer.files or self._queue.files):
             self._flusher.flush(FlushReason.DRAIN)
+            self._flusher.flush_inline(FlushReason.DRAIN)
             await self._queue.is_idle.wait()
 
     async def close(self) -> None:
@@ -241,7 +254,24 @@ class ProducePipeline:
         self._metrics.flushed(file.trace)
         self._on_closed(file.trace)
         self._queue.append(file)
-        self._spawn(self._upload(file), "produce-upload")
+        if not (file.may_be_inline and self._keep_inline(file)):
+            self._spawn(self._upload(file), "produce-upload")
+
+    def _keep_inline(self, file: FlushedFile) -> bool:
+        """Return whether the file goes into the metastore, or has failed."""
+        try:
+            is_kept = self._uploader.keep_inline(file)
+        except HeadraceError as error:
+            self._acknowledger.failed(file, not_stored(f"no id for a file: {error}"))
+            is_kept = True
+        if is_kept:
+            self._committer.wake()
+        return is_kept
+
+    def _commit_answered(self, policy: FlushPolicy, seconds: float, now: float, has_inline: bool) -> None:
+        policy.committed(seconds, now)
+        if has_inline:
+            self._inline.committed(seconds, now)
 
     async def _upload(self, file: FlushedFile) -> None:
         try:
@@ -264,7 +294,7 @@ class ProducePipeline:
 
     async def _expire_requests(self) -> None:
         while True:
-            if not self._queue.files and self._buffer.file is None:
+            if not self._queue.files and not self._buffer.files:
                 await self._flusher.opens()
             await self._clock.sleep(EXPIRY_TICK_S)
             self._acknowledger.expire()
@@ -286,11 +316,9 @@ class ProducePipeline:
         self.stopped = self.stopped or reason
         for task in self._tasks:
             task.cancel()
-        waiting = [file.waiting for file in self._queue.files]
-        if self._buffer.file is not None:
-            waiting.append(self._buffer.file.waiting)
-        for each in waiting:
-            for request in each.requests:
+        files: list[FlushedFile | OpenFile] = [*self._queue.files, *self._buffer.files]
+        for each in files:
+            for request in each.waiting.requests:
                 request.abort()
         self._queue.is_idle.set()
 

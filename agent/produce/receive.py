@@ -88,6 +88,8 @@ class Received(NamedTuple):
     image_offset: int
     unread: frozenset[int] = frozenset()
     """Indexes of the arrivals with records that `Receiver.read_records` still has to check."""
+    low_latency: bool = False
+    """Whether all batches that passed are of topics with low.latency.enable."""
 
 
 class Receiver:
@@ -234,7 +236,7 @@ class Receiver:
         pending = self._pending(request, produce)
         pending.origin = origin_of(request.connection)
         version, now_ms = request.api_version, self._clock.wall_ms()
-        arrivals, unread, records = list[Arrival](), list[int](), 0
+        arrivals, unread, records, low_latency = list[Arrival](), list[int](), 0, True
         work = LoopWork()
         access = None if self._authorizer is None else self._authorizer.access(request.connection)
         transactional = partial(
@@ -265,6 +267,7 @@ class Receiver:
                     if not verdict.is_read:
                         unread.append(len(arrivals))
                     records += verdict.header.record_count
+                    low_latency &= rules.low_latency
                     arrivals.append(
                         _arrival(request, topic, verdict, pending, reply, wanted.partition_count, rules.max_bytes)
                     )
@@ -272,7 +275,7 @@ class Receiver:
                     self._refuse(verdict, pending, reply)
                     self._note(verdict, partition.records, (topic.topic_number, partition.index))
         request.sender.sent_records(records)
-        return Received(pending, arrivals, image.offset, frozenset(unread))
+        return Received(pending, arrivals, image.offset, frozenset(unread), low_latency)
 
     def _denied(self, request: Request, name: str) -> bool:
         """Report that the client may not write the topic."""

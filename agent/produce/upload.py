@@ -1,4 +1,5 @@
-"""Turn closed files into objects in the bucket: small batches are joined, all are laid out, the bytes are stored.
+"""Turn closed files into objects in the bucket, or inline files: small batches are joined, all are laid out, the bytes
+are stored.
 
 Place: between buffer and commit. Joining and layout are pure. Retries, hedging and time-outs are the store's
 decorators' work: they send the same bytes under the same key again.
@@ -25,12 +26,14 @@ import crc32c
 
 from headrace.agent.produce.callbacks import Callbacks
 from headrace.agent.produce.files import ClosedFile, FlushedFile, Runs
+from headrace.agent.produce.inline_policy import InlinePolicy
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.requests import Arrival, PlacedBatch
 from headrace.metastore.api.commit import StagedBatch
+from headrace.metastore.api.inline import NO_SLOT
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError
-from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.file_id import new_file_id, new_inline_file_id, object_key
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.header import (
     CRC_START,
@@ -271,6 +274,7 @@ class Uploader:
         rng: random.Random,
         metrics: ProduceMetrics,
         callbacks: Callbacks,
+        inline: InlinePolicy,
         *,
         parallelism: int,
         merge_max_bytes: int,
@@ -282,6 +286,7 @@ class Uploader:
         self._places = asyncio.Semaphore(parallelism)
         self._merge_max_bytes = merge_max_bytes
         self._callbacks = callbacks
+        self._inline = inline
         self.in_flight_bytes = 0
         """Of files that are laid out and not stored yet."""
         self._ended_at = -UPLOADS_SPAN_S
@@ -290,6 +295,24 @@ class Uploader:
     def is_active(self) -> bool:
         """Whether a file is being uploaded, or was within UPLOADS_SPAN_S."""
         return self.in_flight_bytes > 0 or self._clock.monotonic() - self._ended_at < UPLOADS_SPAN_S
+
+    def keep_inline(self, file: FlushedFile) -> bool:
+        """Give a file that may be inline its place: True if it is inline, and its commit stores it. Raises what
+        `database_now_ms` raises.
+        """
+        now, size_bytes = self._clock.monotonic(), file.trace.size_bytes
+        born_ms = self._callbacks.database_now_ms()
+        slot = self._inline.take(size_bytes, now)
+        if slot == NO_SLOT:
+            return False
+        assert isinstance(file.stage, ClosedFile), "a file gets its place once"
+        body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
+        file_id = new_inline_file_id(born_ms, slot, self._rng)
+        file.stage = file.stage.lay_out_inline(file_id, body, placed)
+        file.trace.put_started_at = file.trace.stored_at = now
+        self._metrics.inline_bytes.inc(len(body))
+        self._callbacks.on_flushed(file_id, body)
+        return True
 
     async def upload(self, file: FlushedFile, is_unwanted: Callable[[FlushedFile], bool]) -> None:
         """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
@@ -314,5 +337,6 @@ class Uploader:
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
         file.trace.stored_at = self._clock.monotonic()
         self._metrics.put_seconds.observe(file.trace.stored_at - file.trace.put_started_at)
+        self._inline.stored(file.trace.stored_at - file.trace.put_started_at)
         self._callbacks.on_flushed(file_id, body)
         file.stage = laid_out.stored()

@@ -30,6 +30,7 @@ from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.agent.produce.requests import Arrival, Refusal, not_stored
 from headrace.config.config_definition import LONG_MAX
 from headrace.config.memory_budget import REMEMBERED_BYTES
+from headrace.config.topic_configs import LOW_LATENCY_ENABLE
 from headrace.metastore.api.commit import BatchTransaction, MovedKeys
 from headrace.metastore.api.transactions import EPOCH_MAX, Transaction
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -79,6 +80,8 @@ class TopicRules:
     opens_records: bool = False
     """Whether headers are not enough: they say the latest time of a batch, but neither the earliest nor keys."""
     partitioner: str = "murmur2"
+    low_latency: bool = False
+    """Whether its small files may be inline."""
 
 
 class RuleBook:
@@ -113,6 +116,7 @@ class RuleBook:
             ahead_max_ms=int(value("message.timestamp.after.max.ms")),
             opens_records=needs_keys or (behind_max_ms < LONG_MAX and not stamps_append_time),
             partitioner=value("headrace.partitioner"),
+            low_latency=image.has_low_latency and value(LOW_LATENCY_ENABLE).lower() == "true",
         )
 
 

@@ -267,6 +267,8 @@ def _config_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal |
     reason = next((reason for reason in reasons if reason), None)
     if reason is None:
         given = {name: value for name, value in wanted.configs if value is not None}
-        reason = table_configs.why_not_with(given, has_feature=image.has_topic_tables)
+        reason = topic_configs.why_not_with(
+            given, has_topic_tables=image.has_topic_tables, has_low_latency=image.has_low_latency
+        )
         reason = reason or table_configs.why_not_named(wanted.name, {}, given)
     return None if reason is None else TopicRefusal(ErrorCode.invalid_config, reason)

@@ -35,6 +35,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, exposures, http_exposures, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import learn_bucket
 from headrace.metastore.life.watch import LifeWatch
@@ -209,11 +210,12 @@ async def _connect(
     settings: Settings, registry: CollectorRegistry, decorate: Callable[[ObjectStore], ObjectStore]
 ) -> ProcessContext:
     clock, rng = SystemClock(), random.Random()
-    store = PutOutcomes(decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)), clock)
+    bucket = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
+    metastore = await open_metastore(_with_own_pool(settings), clock)
     return ProcessContext(
         settings=settings,
-        store=store,
-        metastore=await open_metastore(_with_own_pool(settings), clock),
+        store=PutOutcomes(InlineStore(bucket, metastore.inline), clock),
+        metastore=metastore,
         clock=clock,
         rng=rng,
         registry=registry,

@@ -45,6 +45,7 @@ from headrace.jobs.kinds import CLEAN_LARGE, COMPACT_LARGE
 from headrace.jobs.lease import Lease
 from headrace.jobs.runner import LEASE_MS, JobHandler, JobMetrics, JobRunner, RunnerTerms
 from headrace.metastore.api.jobs import Job, JobApi
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.life.watch import follow_life
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -142,7 +143,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
             async with follow_life(metastore.life, store, clock, rng):
                 context = ProcessContext(
                     settings=settings,
-                    store=store,
+                    store=InlineStore(store, metastore.inline),
                     metastore=metastore,
                     clock=clock,
                     rng=rng,

@@ -62,6 +62,10 @@ SHARE_VERSION = "share.version"
 """Kafka's feature: at level 1 there are share groups. Below it no agent acquires a record, as another one may not know
 what that means (decisions/0086). Its level only rises."""
 
+LOW_LATENCY = "low.latency"
+"""The feature of agents that read inline files (decisions/0109). At level 1 topics may have low.latency.enable; its
+level only rises, as older agents look for an inline file's bytes in the bucket."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {
         METADATA_FORMAT: FeatureRange(1, 4),
@@ -69,6 +73,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
         TRANSACTION_VERSION: FeatureRange(0, 2),
         TOPIC_TABLES: FeatureRange(1, 1),
         SHARE_VERSION: FeatureRange(0, 1),
+        LOW_LATENCY: FeatureRange(1, 1),
     }
 )
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the

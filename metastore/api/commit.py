@@ -126,11 +126,13 @@ class StagedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileCommit:
-    """A complete segment file in the bucket. Batches are in file order."""
+    """A complete segment file. Batches are in file order."""
 
     file_id: uuid.UUID
     size: int
     batches: list[StagedBatch]
+    body: bytes | None = field(default=None, repr=False)
+    """The bytes of an inline file, which its commit stores; None: the bucket has them."""
 
 
 class FileStatus(enum.IntEnum):
@@ -204,7 +206,7 @@ class CommitApi(Protocol):
         """Order the files' batches, in the given order; one answer per file.
 
         Idempotent by file id: the same file again gets the answer it got first. Readers see all of
-        a call's appended batches at once.
+        a call's appended batches at once. The bytes of inline files are stored in the same transaction, each once.
         """
 
     async def allocate_producer_ids(self, count: int) -> range:

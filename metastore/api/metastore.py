@@ -23,6 +23,7 @@ from headrace.metastore.api.controller import ControllerApi
 from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
+from headrace.metastore.api.inline import InlineApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.outcomes import OutcomeApi
@@ -128,6 +129,10 @@ class Metastore(Protocol):
     @property
     def files(self) -> FileApi:
         """The end of segment files, and their index made again."""
+
+    @property
+    def inline(self) -> InlineApi:
+        """Bytes of small files, until they are moved."""
 
     @property
     def retention(self) -> RetentionApi:

@@ -20,6 +20,7 @@ from headrace.metastore.api.agents import (
     CHOSEN_FEATURES,
     COMMIT_SHARDS,
     KAFKA_FEATURES,
+    LOW_LATENCY,
     METADATA_FORMAT,
     OPTIONAL_FEATURES,
     SEALED_SECRETS,
@@ -107,7 +108,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION):
+    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current:
         _refuse_what_older_agents_lack(image, name, level, current)

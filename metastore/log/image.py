@@ -16,6 +16,7 @@ from typing import Any
 from headrace.metastore.api.agents import (
     COMMIT_SHARDS,
     LEADER_SPREAD,
+    LOW_LATENCY,
     METADATA_FORMAT,
     SHARE_VERSION,
     TOPIC_TABLES,
@@ -278,6 +279,11 @@ class MetadataImage:
     def has_topic_tables(self) -> bool:
         """Whether topics can have the configs `table.*`."""
         return TOPIC_TABLES in self.features
+
+    @property
+    def has_low_latency(self) -> bool:
+        """Whether there may be inline files."""
+        return LOW_LATENCY in self.features
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The settings that were given to the topic itself."""

@@ -67,11 +67,20 @@ def _element(oid: int, code: str) -> _Element:
 
 _BOOL, _INT2, _INT4, _INT8 = _element(16, "b"), _element(21, "h"), _element(23, "i"), _element(20, "q")
 _UUID_OID, _UUID_LENGTH = 2950, struct.pack(">i", 16)
+_BYTEA_OID, _NULL = 17, struct.pack(">i", -1)
 
 
 def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
     """uuid[]"""
     return _array(_UUID_OID, len(values), b"".join([_UUID_LENGTH + value.bytes for value in values]))
+
+
+def pack_bodies(values: Sequence[bytes | None]) -> PackedArray:
+    """bytea[], at least one; None is NULL."""
+    parts = [_ARRAY_HEADER.pack(1, 1, _BYTEA_OID, len(values), 1)]
+    for value in values:
+        parts += (_NULL,) if value is None else (_COUNT.pack(len(value)), value)
+    return PackedArray(b"".join(parts))
 
 
 def _pack(values: Column | Sequence[int] | Sequence[bool], element: _Element) -> PackedArray:

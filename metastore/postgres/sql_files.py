@@ -29,6 +29,7 @@ from importlib.resources.abc import Traversable
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, BulkOutcome, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
+from headrace.metastore.api.inline import InlineSlotState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
 from headrace.metastore.api.restoring import RestoreOutcome
@@ -71,6 +72,7 @@ SMALL_INTEGERS: Mapping[str, type[enum.IntEnum]] = {
     "feed": FeedKind,
     "swap": SwapOutcome,
     "start": StartOutcome,
+    "inline": InlineSlotState,
 }
 """The same for smallint."""
 SINGLE: Mapping[str, int] = {

@@ -25,6 +25,7 @@ from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
 from headrace.metastore.postgres.files.files import PostgresDeletion, PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
 from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousekeeping
+from headrace.metastore.postgres.inline.inline import PostgresInline
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs, PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
@@ -104,6 +105,7 @@ class PostgresMetastore:
         self.segment_logs = PostgresSegmentLogs(at)
         self.audit_archive = PostgresAuditArchive(at)
         self.files = _Files(at)
+        self.inline = PostgresInline(at)
         self.retention = PostgresRetention(at)
         self.housekeeping = PostgresHousekeeping(at)
         self.reports = PostgresReports(at)

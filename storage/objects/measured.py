@@ -152,6 +152,9 @@ class PutOutcomes(StoreDecorator):
         self._succeeded()
         return info
 
+    async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return await self._inner.get_many(key, ranges)
+
     def failure(self) -> str | None:
         """Return why PUTs count as failing; None while they succeed, or none is known to fail."""
         lasts = self._clock.monotonic() - self._failed_since >= FAILING_SECONDS

@@ -34,8 +34,8 @@ from headrace.config.group_configs import (
     SHARE_SESSION_TIMEOUT,
 )
 from headrace.config.refused import why_refused
-from headrace.config.table_configs import why_fixed, why_not_named, why_not_with
-from headrace.config.topic_configs import TOPIC_CONFIGS
+from headrace.config.table_configs import why_fixed, why_not_named
+from headrace.config.topic_configs import TOPIC_CONFIGS, why_not_with
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
@@ -100,7 +100,7 @@ def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResou
             raise _RefusedError(ErrorCode.invalid_config, reason)
         if resource == ConfigResource(ResourceType.BROKER, "") and (reason := _why_inconsistent(configs, own, values)):
             raise _RefusedError(ErrorCode.invalid_config, reason)
-        if resource.type == ResourceType.TOPIC and (reason := _why_no_table(image, resource.name, own, values)):
+        if resource.type == ResourceType.TOPIC and (reason := _why_not_here(image, resource.name, own, values)):
             raise _RefusedError(ErrorCode.invalid_config, reason)
     except _RefusedError as refused:
         return refused.verdict
@@ -187,12 +187,12 @@ def _why_inconsistent(
     return why_inconsistent(in_force(configs.settings, after))
 
 
-def _why_no_table(image: MetadataImage, topic: str, own: Mapping[str, str], values: Values) -> str | None:
-    """Return None if the topic's table can be as it would be declared; what is set already can stay."""
+def _why_not_here(image: MetadataImage, topic: str, own: Mapping[str, str], values: Values) -> str | None:
+    """Return None if this cluster has what the topic's new configs need; what is set already can stay."""
     after = {name: value for name, value in {**own, **values}.items() if value is not None}
     changed = {name: value for name, value in after.items() if own.get(name) != value}
-    reason = why_not_with(changed, has_feature=image.has_topic_tables) or why_fixed(own, after)
-    return reason or why_not_named(topic, own, after)
+    reason = why_not_with(changed, has_topic_tables=image.has_topic_tables, has_low_latency=image.has_low_latency)
+    return reason or why_fixed(own, after) or why_not_named(topic, own, after)
 
 
 def _combined(wish: Wish, definition: ConfigDefinition, current: str) -> str:

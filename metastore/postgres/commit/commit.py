@@ -42,6 +42,7 @@ from headrace.metastore.postgres.commit.grouping import FEW_BATCHES, Columns, gr
 from headrace.metastore.postgres.packing import (
     Column,
     PackedArray,
+    pack_bodies,
     pack_bools,
     pack_int2,
     pack_int4,
@@ -52,7 +53,7 @@ from headrace.metastore.postgres.packing import (
 from headrace.metastore.postgres.pass_through import PostgresNoun
 from headrace.metastore.postgres.statement import Statement
 from headrace.storage.errors import InvalidError
-from headrace.storage.file_id import born_ms
+from headrace.storage.file_id import born_ms, is_inline
 
 RECORDS_MAX = 1 << 28
 """Records of one batch. Six such batches do not wrap around the sequence numbers."""
@@ -106,6 +107,11 @@ class Staged:
         self.files = files
         if len({file.file_id for file in files}) != len(files):
             raise InvalidError("commit refused: a file id is named twice in one call")
+        for file in files:
+            if is_inline(file.file_id) != (file.body is not None) or (
+                file.body is not None and len(file.body) != file.size
+            ):
+                raise InvalidError(f"commit refused: the id of a file says where its bytes are: file_id={file.file_id}")
         self._columns = group_few(files) if _are_few(files) else _checked(files)
 
     def parameters(self) -> dict[str, PackedArray | bytes | bool]:
@@ -152,6 +158,11 @@ class Staged:
             "prod_recent": pack_int4(c.prod_recent),
             "ring": c.ring,
         }
+
+    def bodies(self) -> PackedArray | None:
+        """Return the bytes by file of a call with inline files; None if there are none."""
+        bodies = [file.body for file in self.files]
+        return None if bodies.count(None) == len(bodies) else pack_bodies(bodies)
 
     def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:
         """Return what a stored answer (packing.sql) says of file `number`, its batches in file order.
@@ -226,6 +237,7 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
 PRODUCER_IDS_MAX = 1_000_000
 """Most producer ids of one block."""
 _COMMIT_FILES = Statement("commit_files", writes=True)
+_COMMIT_INLINE_FILES = Statement("commit_inline_files", writes=True)
 _ALLOCATE_PRODUCER_IDS = Statement("allocate_producer_ids", writes=True)
 
 
@@ -238,13 +250,16 @@ class PostgresCommit(PostgresNoun):
         """
         if not files:
             return []
-        files = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]
-        staged = Staged(files)
-        rows = await _COMMIT_FILES.rows(
+        files = [FileCommit(file.file_id, file.size, list(file.batches), file.body) for file in files]
+        staged, bodies = Staged(files), {}
+        if (packed := staged.bodies()) is not None:
+            bodies["body"] = packed
+        rows = await (_COMMIT_INLINE_FILES if bodies else _COMMIT_FILES).rows(
             self.pool,
             node_id=node_id,
             broker_epoch=broker_epoch,
             producer_expiration_ms=self.settings.producer_id_expiration_ms,
+            **bodies,
             **staged.parameters(),
         )
         return [

@@ -16,7 +16,7 @@ from headrace.metastore.api.transactions import NO_PRODUCER
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.file_id import new_file_id, new_inline_file_id, object_key
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import TRANSACTIONAL_BIT, read_header
 from headrace.storage.segment.writer import SegmentWriter
@@ -58,8 +58,8 @@ class PostgresWorld(World):
         self.live.update((key, []) for key in keys)
         return keys
 
-    async def commit(self, *batches: tuple[int, bytes]) -> None:
-        """One file, flushed and committed by the agent under test."""
+    async def commit(self, *batches: tuple[int, bytes], slot: int | None = None) -> uuid.UUID:
+        """One file, flushed and committed by the agent under test; with a slot, an inline one. Its id."""
         writer, staged = SegmentWriter(), []
         for key, batch in batches:
             header = read_header(batch)
@@ -72,16 +72,20 @@ class PostgresWorld(World):
         data = writer.finish()
         now_ms = await self.postgres.commits.database_ms()  # the service learns late of a clock that a test moved
         self._born_ms = max(now_ms, self._born_ms + 1)  # commits are fast: files of one millisecond have no order
-        file_id = new_file_id(self._born_ms, self.rng)
-        await self.store.put(object_key(file_id), data)
+        if slot is None:
+            file_id = new_file_id(self._born_ms, self.rng)
+            await self.store.put(object_key(file_id), data)
+        else:
+            file_id = new_inline_file_id(self._born_ms, slot, self.rng)
         self.service.on_flushed(file_id, data)
-        commit = FileCommit(file_id, len(data), staged)
+        commit = FileCommit(file_id, len(data), staged, None if slot is None else data)
         (answer,) = await self.postgres.commits.commit_files(self.node_id, self.broker_epoch, [commit])
         self.service.on_committed([commit], [answer])
         for (key, batch), verdict in zip(batches, answer.batches, strict=True):
             if verdict.outcome is BatchOutcome.APPENDED:
                 last = verdict.base_offset + read_header(batch).last_offset_delta
                 self.live[key].append(Live(verdict.base_offset, last, batch))
+        return file_id
 
 
 @pytest.fixture

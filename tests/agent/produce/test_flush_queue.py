@@ -51,7 +51,7 @@ def _doubt(file: FlushedFile) -> None:
 
 
 def _group(queue: FlushQueue, files_max: int = 64, now: float = NOW) -> list[FlushedFile]:
-    return queue.next_group(files_max, 1000, now)
+    return queue.next_group(files_max, 1000, 1 << 20, now)
 
 
 @pytest.mark.requirement("W4")

@@ -84,7 +84,7 @@ async def test_uploads_run_side_by_side_up_to_their_limit() -> None:
         assert world.metric("files_in_flight") == 0
         await world.clock.advance(LINGER)
         names = sorted(task.get_name() for task in world.pipeline._tasks)
-        assert names == ["produce-commit", "produce-expiry", "produce-flush"]
+        assert names == ["produce-commit", "produce-expiry", "produce-flush", "produce-inline"]
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), OutcomeUnknownError("lost"), RuntimeError("a bug")])

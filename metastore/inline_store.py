@@ -1,0 +1,144 @@
+"""The object store of a process that has a metastore: inline files are read there, everything else in the bucket.
+
+Place: outermost around the bucket's store, made where both are opened; so every reader (fetch, merge, audit) reads a
+file by its key and does not ask where its bytes are. Writes go past it: a commit stores an inline file.
+Invariant: a key of an inline file never reaches the bucket. NotFoundError says that the file is dead, and what was live
+of it in another file: its reader locates it again. Reads that wait share one statement, of at most RANGES_MAX ranges
+and about BYTES_MAX bytes, and at most STATEMENTS_MAX are under way: many slow readers take no more connections and no
+more memory than few. Deleting is confirmed at once: the bytes go with their slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Sequence
+
+from headrace.metastore.api.inline import InlineApi, InlineRange
+from headrace.storage.errors import HeadraceError, NotFoundError
+from headrace.storage.file_id import SEGMENTS, file_id_of, is_inline
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator, check_inside, check_range
+
+RANGES_MAX = 256
+BYTES_MAX = 4 << 20
+STATEMENTS_MAX = 2
+
+
+class _Read:
+    """A range that waits for its statement."""
+
+    __slots__ = ("future", "wanted")
+
+    def __init__(self, wanted: InlineRange, future: asyncio.Future[bytes | None]) -> None:
+        self.wanted, self.future = wanted, future
+
+
+class InlineStore(StoreDecorator):
+    """One per process and event loop."""
+
+    def __init__(self, inner: ObjectStore, api: InlineApi) -> None:
+        super().__init__(inner)
+        self._api = api
+        self._waiting: deque[_Read] = deque()
+        self._statements: set[asyncio.Task[None]] = set()
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        file_id = inline_id_of(key)
+        if file_id is None:
+            return await self._inner.get(key, byte_range)
+        if byte_range is None:
+            return await self._read(key, InlineRange(file_id, 0, 0))
+        check_range(byte_range)
+        body = await self._read(key, InlineRange(file_id, byte_range.start, byte_range.length))
+        check_inside(key, byte_range, byte_range.start + len(body))
+        return body
+
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        return None if inline_id_of(key) is not None else self._inner.get_at_once(key, byte_range)
+
+    async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        if inline_id_of(key) is None:
+            return await self._inner.get_many(key, ranges)
+        return await super().get_many(key, ranges)
+
+    async def head(self, key: str) -> ObjectInfo:
+        file_id = inline_id_of(key)
+        if file_id is None:
+            return await self._inner.head(key)
+        return ObjectInfo(key, len(await self._read(key, InlineRange(file_id, 0, 0))), file_id.int >> 80, "")
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        inline = [key for key in keys if inline_id_of(key) is not None]
+        others = [key for key in keys if inline_id_of(key) is None]
+        return inline + (await self._inner.delete_many(others) if others else [])
+
+    async def close(self) -> None:
+        statements = list(self._statements)
+        for statement in statements:
+            statement.cancel()
+        await asyncio.gather(*statements, return_exceptions=True)
+        await self._inner.close()
+
+    async def _read(self, key: str, wanted: InlineRange) -> bytes:
+        read = _Read(wanted, asyncio.get_running_loop().create_future())
+        self._waiting.append(read)
+        self._begin()
+        body = await read.future
+        if body is None:
+            raise NotFoundError(f"inline file is not there any more: key={key}")
+        return body
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._statements) < STATEMENTS_MAX:
+            statement = asyncio.create_task(self._send(), name="inline-read")
+            self._statements.add(statement)
+            statement.add_done_callback(self._ended)
+            if len(self._statements) * RANGES_MAX >= len(self._waiting):
+                return  # those that begin now take all that waits
+
+    def _ended(self, statement: asyncio.Task[None]) -> None:
+        self._statements.discard(statement)
+        self._begin()
+
+    async def _send(self) -> None:
+        """Read some of what waits by now."""
+        reads = self._next()
+        if not reads:
+            return
+        try:
+            bodies = await self._api.read_inline([read.wanted for read in reads])
+        except BaseException as error:
+            for read in reads:
+                if not read.future.done():
+                    if isinstance(error, HeadraceError):
+                        read.future.set_exception(error)
+                    else:
+                        read.future.cancel()
+            if not isinstance(error, HeadraceError):
+                raise
+            return
+        for read, body in zip(reads, bodies, strict=True):
+            if not read.future.done():
+                read.future.set_result(body)
+
+    def _next(self) -> list[_Read]:
+        reads: list[_Read] = []
+        size = 0
+        while self._waiting and len(reads) < RANGES_MAX and (not reads or size < BYTES_MAX):
+            read = self._waiting.popleft()
+            if not read.future.done():
+                reads.append(read)
+                size += read.wanted.length or BYTES_MAX
+        return reads
+
+
+def inline_id_of(key: str) -> uuid.UUID | None:
+    """Return the id of the inline file whose key it would be; None for any other key."""
+    if not key.startswith(SEGMENTS):
+        return None
+    try:
+        file_id = file_id_of(key)
+    except ValueError:
+        return None
+    return file_id if is_inline(file_id) else None

@@ -1,0 +1,39 @@
+-- How full the slots are, and what keeps Postgres' disk filling: metastore.api.inline.InlineState.
+-- Locks: none. Idempotent: reads only. Cost: the sizes of sixteen tables, a probe of each, and two views in memory.
+CREATE OR REPLACE FUNCTION inline_state()
+RETURNS TABLE (slot int, free_slots int, held_bytes bigint, oldest_ms bigint, archive_fails boolean,
+               retained_wal_bytes bigint, asked_ms bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT coalesce(max(s.slot) FILTER (WHERE s.state = inline_filling()), -1)::int,
+           (count(*) FILTER (WHERE s.state = inline_empty()))::int,
+           sum(b.bytes)::bigint,
+           coalesce(wall_ms() - min(inline_oldest_ms(s.slot)), 0),
+           (SELECT current_setting('archive_mode') <> 'off'
+                   AND coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
+              FROM pg_stat_archiver),
+           (SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint
+              FROM pg_replication_slots),
+           (SELECT CASE WHEN asked_at > wall_time() - interval '1 hour' THEN wall_ms() - to_ms(asked_at) ELSE -1 END
+              FROM inline_moves)
+      FROM inline_slots s
+     CROSS JOIN LATERAL (SELECT inline_slot_bytes(s.slot) AS bytes) AS b;
+END $$;
+
+-- When the first file of a slot was born, in ms since the epoch; NULL if it has none.
+-- Locks: none. Idempotent: reads only. Cost: an index probe.
+CREATE OR REPLACE FUNCTION inline_oldest_ms(p_slot smallint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT ('x' || encode(substring(uuid_send(file_id) FROM 1 FOR 6), 'hex'))::bit(48)::bigint
+      FROM inline_files WHERE slot = p_slot ORDER BY file_id LIMIT 1
+$$;
+
+-- Bytes of a slot's rows, with what Postgres needs around them; 0 if it is empty.
+-- Locks: none. Idempotent: reads only. Cost: the sizes of two files.
+CREATE OR REPLACE FUNCTION inline_slot_bytes(p_slot smallint) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT AS $$
+    SELECT CASE WHEN pg_relation_size(c.oid) = 0 THEN 0 ELSE pg_relation_size(c.oid) + pg_relation_size(c.reltoastrelid) END
+      FROM pg_class c WHERE c.oid = format('inline_files_%s', p_slot)::regclass
+$$;

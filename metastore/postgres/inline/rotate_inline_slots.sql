@@ -1,0 +1,88 @@
+-- Begin a new slot when the one that fills is full or old, and empty one slot that is drained. A slot begins only after it
+-- was emptied; without an empty one a full slot takes no more, and files go to the bucket. Returns how many were emptied.
+-- Agents call it in turn, about every second; one slot per call, so that no two ACCESS EXCLUSIVE locks are held at once.
+-- Locks: the row of slot 0 (left out if another session is here), the slots' rows; then a slot's table, for at most 10 ms:
+-- readers, which look into all slots, wait behind this call for so long, and while the slot is looked through. Commits use
+-- another slot.
+-- Idempotent: yes. Cost: nothing to do: the slots' rows and sizes; to empty one: two or three probes per file in it, twice.
+CREATE OR REPLACE FUNCTION rotate_inline_slots(p_slot_bytes bigint, p_slot_ms bigint) RETURNS int
+LANGUAGE plpgsql VOLATILE
+SET lock_timeout = '10ms'
+AS $$
+DECLARE
+    v_filling smallint;
+    v_bytes   bigint;
+    v_next    smallint;
+    v_free    int;
+    v_slot    smallint;
+BEGIN
+    PERFORM FROM inline_slots WHERE slot = 0 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    SELECT slot INTO v_filling FROM inline_slots WHERE state = inline_filling();
+    v_bytes := coalesce(inline_slot_bytes(v_filling), 0);
+    IF v_filling IS NULL OR v_bytes >= p_slot_bytes OR inline_oldest_ms(v_filling) <= wall_ms() - p_slot_ms THEN
+        SELECT slot INTO v_next FROM inline_slots WHERE state = inline_empty() ORDER BY since, slot LIMIT 1;
+        IF v_next IS NOT NULL OR v_bytes >= p_slot_bytes THEN
+            UPDATE inline_slots SET state = inline_draining() WHERE slot = v_filling;
+        END IF;
+        UPDATE inline_slots SET state = inline_filling(), since = wall_time() WHERE slot = v_next;
+    END IF;
+    SELECT count(*) INTO v_free FROM inline_slots WHERE state = inline_empty();
+    FOR v_slot IN SELECT slot FROM inline_slots WHERE state = inline_draining() ORDER BY since LOOP
+        CONTINUE WHEN is_inline_slot_live(v_slot, v_free);
+        IF empty_inline_slot(v_slot, v_free) THEN
+            UPDATE inline_slots SET state = inline_empty(), since = wall_time() WHERE slot = v_slot;
+            RETURN 1;
+        END IF;
+    END LOOP;
+    RETURN 0;
+END $$;
+
+-- Whether a slot may not be emptied: one of its files is live, or died a moment ago, or since a merge or a cleaning has
+-- planned to read it. While there are slots enough, also if removed records of it could still be restored. A row whose commit
+-- was refused is nobody's.
+-- Locks: none. Idempotent: reads only. Cost: two probes per file up to the first live one.
+CREATE OR REPLACE FUNCTION is_inline_slot_live(p_slot smallint, p_free int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_horizon timestamptz := least(wall_time(), inline_horizon()) - interval '10 seconds';
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM inline_files i
+         WHERE i.slot = p_slot
+           AND (EXISTS (SELECT FROM segment_files f
+                         WHERE f.file_id = i.file_id AND (f.dead_at IS NULL OR f.dead_at >= v_horizon))
+                OR EXISTS (SELECT FROM extents e WHERE e.file_id = i.file_id)
+                OR p_free >= 4 AND EXISTS (SELECT FROM removed_extents r WHERE r.file_id = i.file_id)));
+END $$;
+
+-- The time of the oldest plan of a job that reads inline files. Scans wait until what they plan is moved, so their pins, which
+-- last for hours, keep nothing here.
+-- Locks: none. Idempotent: reads only. Cost: one row per unfinished job.
+CREATE OR REPLACE FUNCTION inline_horizon() RETURNS timestamptz
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(min(leased_at), 'infinity') FROM jobs
+     WHERE state = job_leased() AND kind IN ('compact', 'clean', 'mend-damage') AND due_at >= wall_time()
+$$;
+
+-- Whether the slot is empty now. It is not if it is read all the time, or got a file meanwhile.
+-- Locks: the slot's table. Idempotent: yes. Cost: as is_inline_slot_live, and new files for the table.
+CREATE OR REPLACE FUNCTION empty_inline_slot(p_slot smallint, p_free int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    EXECUTE format('LOCK TABLE inline_files_%s IN ACCESS EXCLUSIVE MODE', p_slot);
+    IF is_inline_slot_live(p_slot, p_free) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('TRUNCATE inline_files_%s', p_slot);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
