@@ -5,7 +5,8 @@ cut into splits that tasks read in parallel.
 Invariant: the read pin is granted before the first look-up, so no planned file is deleted during its term; the
 ranges of a partition tile its offsets without gap or overlap, also if a compaction replaces extents between two
 look-ups; only markers of transactions are left out. With `committed` (read_committed) no range passes the last
-stable offset, and each slice names the aborted transactions in it, as of the look-up that found it.
+stable offset, and each slice names the aborted transactions in it, as of the look-up that found it. Executors have the
+bucket and no metastore, so no plan names an inline file: it waits until that is moved (plan_in_bucket).
 Invariant of splits: the splits hold each planned offset exactly once; inside a split the offsets of a partition
 rise. A split has at most about `split_bytes`, or one extent if that is larger.
 """
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobApi, JobToken
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import (
     ALL_BYTES,
     AbortedRange,
@@ -33,6 +35,9 @@ from headrace.metastore.api.read import (
 )
 from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
 from headrace.scan.partitions import ScanPartition
+from headrace.storage.clock import Clock
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import is_inline
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +113,46 @@ async def plan(
             raise UnreadableFileError(f"no extent has these offsets: partition={waiting[0][0]} {waiting[0][1]}")
         waiting = remaining
     return [PlannedPartition(p.topic, p.partition, tuple(found)) for p, found in slices.items() if found]
+
+
+MOVE_SECONDS = 180.0
+"""How long a plan waits for inline files to be moved: several times as long as workers take that keep up."""
+LOOK_SECONDS = 1.0
+
+
+async def plan_in_bucket(
+    metastore: Metastore,
+    clock: Clock,
+    ranges: Mapping[ScanPartition, WantedOffsets],
+    *,
+    fail_on_data_loss: bool,
+    committed: bool,
+) -> list[PlannedPartition]:
+    """Plan as `plan` does, once nothing of it is inline: asks for what is to be moved, and looks again each second.
+
+    UnavailableError if that takes MOVE_SECONDS.
+    """
+    left, ready = dict(ranges), list[PlannedPartition]()
+    until = clock.monotonic() + MOVE_SECONDS
+    is_asked = False
+    while True:
+        planned = await plan(metastore.index, left, fail_on_data_loss=fail_on_data_loss, committed=committed)
+        waiting = {
+            (each.topic, each.partition) for each in planned if any(is_inline(part.file_id) for part in each.slices)
+        }
+        ready += [each for each in planned if (each.topic, each.partition) not in waiting]
+        if not waiting:
+            return sorted(ready, key=lambda each: (each.topic, each.partition))
+        left = {place: wanted for place, wanted in left.items() if (place.topic, place.partition) in waiting}
+        if not is_asked:
+            is_asked = True
+            await metastore.inline.ask_inline_move()
+        if clock.monotonic() >= until:
+            raise UnavailableError(
+                f"records are in the metastore, and were not moved into the bucket in {MOVE_SECONDS:g} s: partitions="
+                f"{len(waiting)}: is a compactor running? `headrace doctor` says what keeps it"
+            )
+        await clock.sleep(LOOK_SECONDS)
 
 
 def fit(

@@ -26,7 +26,7 @@ from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.offsets import find_offsets
 from headrace.scan.options import ScanOptions, parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
-from headrace.scan.plan import Split, WantedOffsets, make_splits, pin, plan
+from headrace.scan.plan import Split, WantedOffsets, make_splits, pin, plan_in_bucket
 from headrace.scan.read import SplitReader
 from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
@@ -66,8 +66,9 @@ class TopicReader(DataSourceReader):
             pinned = await pin(cluster.metastore.jobs, holder(), self._scan.read_pin_ms)
             try:
                 ranges = await batch_ranges(cluster, self._scan)
-                planned = await plan(
-                    cluster.metastore.index,
+                planned = await plan_in_bucket(
+                    cluster.metastore,
+                    cluster.clock,
                     ranges,
                     fail_on_data_loss=self._scan.fail_on_data_loss,
                     committed=self._scan.committed,

@@ -38,7 +38,7 @@ from headrace.scan.errors import DataLossError
 from headrace.scan.offsets import find_offsets, special_offsets
 from headrace.scan.options import parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
-from headrace.scan.plan import WantedOffsets, make_splits, pin, plan
+from headrace.scan.plan import WantedOffsets, make_splits, pin, plan_in_bucket
 from headrace.spark.batch import SplitPartition, holder, pin_hint, read_split
 from headrace.spark.short_errors import short_errors
 from headrace.storage.errors import HeadraceError
@@ -248,8 +248,9 @@ class _Driver:
             ranges[place] = WantedOffsets(start.get(partition, 0), until)
         pinned = await pin(self._cluster.metastore.jobs, holder(), self._scan.read_pin_ms)
         self._pins.append(pinned)
-        planned = await plan(
-            self._cluster.metastore.index,
+        planned = await plan_in_bucket(
+            self._cluster.metastore,
+            self._cluster.clock,
             ranges,
             fail_on_data_loss=self._scan.fail_on_data_loss,
             committed=self._scan.committed,

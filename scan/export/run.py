@@ -33,7 +33,7 @@ from headrace.scan.export.values import infer_schema, schema_of, schema_text, wi
 from headrace.scan.offsets import special_offsets
 from headrace.scan.options import COLUMNS, HEADERS, READ_PIN_MS
 from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, select
-from headrace.scan.plan import WantedOffsets, pin, plan
+from headrace.scan.plan import WantedOffsets, pin, plan_in_bucket
 from headrace.scan.read import SplitReader
 from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.agreed import read_agreed
@@ -200,8 +200,9 @@ class Exporter:
     async def _rows(self, partition: ScanPartition, wanted: WantedOffsets) -> pa.Table:
         pinned = await pin(self._cluster.metastore.jobs, "export", READ_PIN_MS)
         try:
-            planned = await plan(
-                self._cluster.metastore.index,
+            planned = await plan_in_bucket(
+                self._cluster.metastore,
+                self._cluster.clock,
                 {partition: wanted},
                 fail_on_data_loss=self._options.fail_on_data_loss,
                 committed=self._options.committed,

@@ -13,18 +13,20 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.options import READ_PIN_MS
 from headrace.scan.partitions import ScanPartition
-from headrace.scan.plan import PlannedPartition, WantedOffsets, pin, plan
+from headrace.scan.plan import PlannedPartition, WantedOffsets, pin, plan_in_bucket
 from headrace.scan.read import SplitReader
+from headrace.storage.file_id import is_inline
 from headrace.tables.log.policy import AppendStep
 from headrace.tables.rows import COLUMNS, table_of
 from headrace.tables.state import TablePosition
@@ -136,22 +138,30 @@ class ChunkReader:
             await self._metastore.jobs.release_pins([pinned])
 
     async def _plan(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> list[PlannedPartition]:
-        return list(await plan(self._metastore.index, dict(ranges), fail_on_data_loss=True, committed=True))
+        clock = self.cluster.clock
+        return await plan_in_bucket(self._metastore, clock, dict(ranges), fail_on_data_loss=True, committed=True)
 
     async def _rows(self, planned: Sequence[PlannedPartition]) -> pa.Table:
         return await asyncio.to_thread(rows_of, self.reader, planned)
 
     async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, Reach]:
-        """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
+        """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together, up to the
+        first inline file, which a later round finds moved.
+        """
         order = list(step.wanted)
         self.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
         queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
         answers = await self._metastore.index.find_extents(queries, self.chunk_bytes)
         reached = {}
         for partition, answer in zip(order, answers, strict=True):
-            if answer.extents:
-                last = answer.extents[-1]
+            extents = list(takewhile(_is_in_bucket, answer.extents))
+            if extents:
+                last = extents[-1]
                 end = TablePosition(min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch)
-                lasts = [each.last_offset for each in answer.extents]
-                reached[partition] = Reach(end, lasts, [each.leader_epoch for each in answer.extents])
+                lasts = [each.last_offset for each in extents]
+                reached[partition] = Reach(end, lasts, [each.leader_epoch for each in extents])
         return dict(sorted(reached.items()))
+
+
+def _is_in_bucket(extent: Extent) -> bool:
+    return extent.file_id is None or not is_inline(extent.file_id)

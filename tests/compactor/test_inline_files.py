@@ -8,15 +8,22 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from headrace.compactor.compact import CompactionMetrics
+from headrace.compactor.planner import Planner, PolicyLimits
+from headrace.jobs.kinds import PLAN_COMPACTION
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.inline import InlineRange
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.scan.partitions import ScanPartition
+from headrace.scan.plan import LOOK_SECONDS, MOVE_SECONDS, WantedOffsets, plan_in_bucket
+from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import inline_slot, is_inline, new_file_id, new_inline_file_id, object_key
 from headrace.storage.objects.store import ByteRange
 from tests.compactor.inline_world import InlineWorld
+from tests.manual_clock import ManualClock
 from tests.metastore.sessions import rows, session
 from tests.metastore.sql_sources import plant
 from tests.storage.batches import plain_batch
@@ -285,3 +292,48 @@ class TestReading:
 async def rows_of_files(url: str) -> list[object]:
     async with session(url) as raw:
         return [row[0] for row in await rows(raw, "SELECT file_id FROM segment_files")]
+
+
+class TestScans:
+    """Executors have only the bucket: a plan waits until what it names is moved."""
+
+    async def test_a_plan_asks_for_the_move_and_waits_for_it(self, world: InlineWorld) -> None:
+        (key,) = await world.topic("t", 1)
+        await world.commit((key, plain_batch(2)))
+        await world.commit((key, plain_batch(3)), slot=await world.slot())
+        topic = world.view.image.topics_by_name["t"]
+        ranges = {ScanPartition("t", 0, key, topic.topic_id): WantedOffsets(0, 5)}
+        clock = ManualClock()
+        task = asyncio.create_task(
+            plan_in_bucket(world.postgres, clock, ranges, fail_on_data_loss=True, committed=False)
+        )
+        for _ in range(10_000):
+            if (await world.postgres.inline.inline_state()).asked_ms >= 0:
+                break
+        planner = Planner(world.postgres, PolicyLimits(), CompactionMetrics(CollectorRegistry()))
+        await world.run_job(PLAN_COMPACTION.name, planner.handle)
+        await world.run(await world.claim_next())
+        while not task.done():
+            await clock.advance(LOOK_SECONDS)
+            await asyncio.sleep(0.01)
+        (planned,) = task.result()
+        assert [(each.start, each.end) for each in planned.slices] == [(0, 2), (2, 5)]
+        assert not any(is_inline(each.file_id) for each in planned.slices)
+        assert len(world.bucket.gets) == 0, "a plan reads no bytes"
+
+    async def test_it_does_not_wait_for_ever(self, world: InlineWorld) -> None:
+        (key,) = await world.topic("t", 1)
+        await world.commit((key, plain_batch(3)), slot=await world.slot())
+        topic = world.view.image.topics_by_name["t"]
+        ranges = {ScanPartition("t", 0, key, topic.topic_id): WantedOffsets(0, 3)}
+        clock = ManualClock()
+        task = asyncio.create_task(
+            plan_in_bucket(world.postgres, clock, ranges, fail_on_data_loss=True, committed=False)
+        )
+        for _ in range(int(2 * MOVE_SECONDS)):
+            await clock.advance(LOOK_SECONDS)
+            await asyncio.sleep(0.002)
+            if task.done():
+                break
+        with pytest.raises(UnavailableError, match="is a compactor running"):
+            task.result()

@@ -1,4 +1,5 @@
--- Put removed extents back, in parallel arrays; false, and nothing happened, if one of their files may be deleted already.
+-- Put removed extents back, in parallel arrays; false, and nothing happened, if one of their files may be deleted already, or
+-- is inline and its slot was emptied: nothing of it was live.
 -- Their files get the live bytes back, and are dead no more: the janitor takes no file that an extent names, and looks
 -- under the file's lock. Those of a deleted topic have their segments' keys still. Those below a log start come back without
 -- a key, which has ended: key_merged_file gives them new ones when the file has lost its last one.
@@ -22,7 +23,9 @@ BEGIN
              GROUP BY r.file_id) AS f;
     PERFORM FROM segment_files WHERE file_id = ANY (v_files) ORDER BY file_id FOR NO KEY UPDATE;
     IF EXISTS (SELECT FROM unnest(v_files) AS wanted
-                WHERE NOT EXISTS (SELECT FROM segment_files f WHERE f.file_id = wanted AND f.state = file_live())) THEN
+                WHERE NOT EXISTS (SELECT FROM segment_files f WHERE f.file_id = wanted AND f.state = file_live())
+                   OR is_inline(wanted) AND NOT EXISTS (SELECT FROM inline_files i
+                                                         WHERE i.slot = inline_slot(wanted) AND i.file_id = wanted)) THEN
         RETURN false;
     END IF;
     UPDATE segment_files f SET live_bytes = f.live_bytes + u.bytes, dead_at = NULL
