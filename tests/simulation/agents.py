@@ -286,6 +286,7 @@ class SimulatedAgent:
         self._lives += 1
         self.process = Process(self._world, self, self.node_id * 1000 + self._lives)
         self._world.loop.create_task(self.process.run(), context=self.process.context)
+        self._world.lives_heard[self.process.owner].append(self._world.loop.time())  # one may have begun before
         self._world.note("boot", self.node_id, self._lives)
 
     def kill(self, process: Process | None = None) -> None:

@@ -58,7 +58,12 @@ class Nemesis:
         plan = self._world.plan
         for fault, times in plan.blows.items():
             for _ in range(times):
-                self._world.later(self._rng.uniform(0.02, plan.seconds), self._blows[fault])
+                self._world.later(self._rng.uniform(0.02, plan.seconds), self._strike, fault)
+
+    def _strike(self, fault: Fault) -> None:
+        """Do it, unless producers came to their end sooner and all is calm: final readers have begun."""
+        if not self._world.is_calm:
+            self._blows[fault]()
 
     def _any_agent(self) -> SimulatedAgent:
         return self._rng.choice(self._world.agents)
