@@ -58,16 +58,6 @@ class CompactionMetrics:
             ["level"],
             registry=registry,
         )
-        self.inline_bytes = Gauge(
-            "headrace_inline_held_bytes",
-            "Bytes of small files that are in the metastore, moved or not, as of the last plan",
-            registry=registry,
-        )
-        self.inline_age = Gauge(
-            "headrace_inline_oldest_seconds",
-            "Age of the oldest small file in the metastore, as of the last plan; it grows while none is moved",
-            registry=registry,
-        )
         self._bytes_in = Counter(
             "headrace_compaction_read_bytes", "Live bytes that merges planned to read, by output level",
             ["level"], registry=registry,

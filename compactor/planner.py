@@ -262,8 +262,6 @@ class Planner:
         """Return whether all inline files are to be moved now: somebody waits for it, or they take much of their
         room."""
         state = await self._metastore.inline.inline_state()
-        self._metrics.inline_bytes.set(state.held_bytes)
-        self._metrics.inline_age.set(state.oldest_ms / 1000)
         is_asked = 0 <= state.asked_ms < ASKED_MS
         return is_asked or state.held_bytes >= self._limits.inline_held_bytes
 

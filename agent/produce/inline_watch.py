@@ -15,7 +15,7 @@ from collections.abc import Callable
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.inline_policy import InlineLimits, InlinePolicy
 from headrace.config.settings import Settings
-from headrace.metastore.api.inline import NO_SLOT, InlineApi
+from headrace.metastore.api.inline import NO_SLOT, InlineApi, InlineState
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -50,7 +50,11 @@ class InlineWatch:
         settings: Callable[[], Settings],
         clock: Clock,
         rng: random.Random,
+        *,
+        on_seen: Callable[[InlineState], None] = lambda state: None,
     ) -> None:
+        """`on_seen`: shows the state."""
+        self._on_seen = on_seen
         self._api, self._policy, self._view, self._settings = api, policy, view, settings
         self._clock, self._rng = clock, rng
 
@@ -80,3 +84,4 @@ class InlineWatch:
             state_at = self._clock.monotonic()
             state = await self._api.inline_state()
         self._policy.learned(state, state_at)
+        self._on_seen(state)

@@ -14,6 +14,7 @@ from headrace.agent.produce.files import FileTrace, FlushReason
 from headrace.agent.produce.flush_policy import FlushPolicy, dollars_per_month
 from headrace.agent.produce.inline_policy import InlineReason
 from headrace.agent.produce.requests import Refusal
+from headrace.metastore.api.inline import InlineState
 from headrace.storage.clock import Clock
 from headrace.storage.counter_labels import from_zero
 
@@ -104,6 +105,16 @@ class ProduceMetrics:
             ["topic"],
             registry=registry,
         )
+        self._inline_held = Gauge(
+            "headrace_inline_held_bytes",
+            "Bytes of small files that are in the metastore, as this agent saw it last; 0: none, or not seen",
+            registry=registry,
+        )
+        self._inline_oldest = Gauge(
+            "headrace_inline_oldest_seconds",
+            "Age of the oldest small file in the metastore, as this agent saw it last; it grows while none is moved",
+            registry=registry,
+        )
         self._topics_shown: set[str] = set()
         self.timed_out = Counter(
             "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
@@ -118,6 +129,11 @@ class ProduceMetrics:
         self.early_flush_dollars.set_function(dollars)
         self.early_flushes_saved.set_function(lambda: policy.budget.saved(clock.monotonic()))
         self.early_flush_rate_limit.set_function(lambda: policy.budget.rate_limit)
+
+    def show_inline(self, state: InlineState) -> None:
+        """Show what is in the metastore."""
+        self._inline_held.set(state.held_bytes)
+        self._inline_oldest.set(state.oldest_ms / 1000)
 
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
         """Batches got this error."""

@@ -93,7 +93,9 @@ class ProducePipeline:
             inline_limits(in_force.current(), agents=1),
             lambda reason: self._metrics.not_inline.labels(reason.value).inc(),
         )
-        self._watch = InlineWatch(metastore.inline, self._inline, view, in_force.current, clock, rng)
+        self._watch = InlineWatch(
+            metastore.inline, self._inline, view, in_force.current, clock, rng, on_seen=self._metrics.show_inline
+        )
         self._flusher = Flusher(
             self._buffer,
             policy,

@@ -16,12 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from headrace.agent.limits.client_rows import RowUse, row_use
+from headrace.agent.produce.inline_policy import BEHIND_FACTOR, RETAINED_WAL_BYTES
 from headrace.cli.doctor.agents import examine_addresses, examine_agents
 from headrace.cli.doctor.bucket_facts import BucketFacts, judge_backup, verdict_of
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding, of_postgres
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
+from headrace.config.topic_configs import LOW_LATENCY_ENABLE
 from headrace.metastore.api.agents import (
     AGENT_FEATURES,
     COMMIT_SHARDS,
@@ -29,6 +31,7 @@ from headrace.metastore.api.agents import (
     METADATA_FORMAT,
     SUPPORTED_FEATURES,
 )
+from headrace.metastore.api.inline import NO_SLOT, InlineState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.life import KnownBucket
 from headrace.metastore.api.reports import JobCount
@@ -38,6 +41,7 @@ from headrace.metastore.life.watch import REASONS
 from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.snapshot import load_image
+from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, server_state
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.upkeep_watch import overdue_jobs
 from headrace.storage.bucket_properties import bucket_address
@@ -177,6 +181,40 @@ def judge_jobs(counts: Sequence[JobCount]) -> Iterator[Finding]:
         yield AREA.ok("background work", "no job waits for long, none was given up")
 
 
+def low_latency_topics(image: MetadataImage, in_force: Settings) -> str:
+    """Return which topics have low.latency.enable, in words; empty if none has it."""
+    own = [image.topic_configs(name).get(LOW_LATENCY_ENABLE) for name in image.topics_by_name]
+    if in_force.low_latency_enable:
+        return "all topics but " + str(own.count("false")) if "false" in own else "all topics"
+    return f"topics: {own.count('true')}" if "true" in own else ""
+
+
+def judge_low_latency(topics: str, state: InlineState, server: ServerState, in_force: Settings) -> Finding:
+    """Return whether small files are kept in Postgres and leave it again, and what a promotion would lose of them."""
+    waits_s = state.oldest_ms / 1000
+    held = f"{topics}; {_mib(state.held_bytes)} in Postgres, the oldest file {waits_s:.0f} s old"
+    if state.archive_fails:
+        to_do = "mend archive_command: small files go into the bucket until WAL is archived again"
+        return AREA.warn("low latency", f"{held}; the WAL archive fails", to_do)
+    if state.retained_wal_bytes > RETAINED_WAL_BYTES:
+        to_do = "mend the standby or drop its slot: small files go into the bucket until then"
+        return AREA.warn("low latency", f"{held}; {_mib(state.retained_wal_bytes)} of WAL are retained", to_do)
+    if waits_s * 1000 > BEHIND_FACTOR * in_force.low_latency_move_ms:
+        to_do = "start more compactors, or raise compactor.threads: small files go into the bucket until then"
+        return AREA.warn("low latency", f"{held}: merges do not move them in time", to_do)
+    if state.held_bytes >= in_force.low_latency_held_max_bytes or not (state.free_slots or state.slot != NO_SLOT):
+        to_do = "start more compactors, or raise low.latency.held.max.bytes: small files go into the bucket until then"
+        return AREA.warn("low latency", f"{held}: no more room", to_do)
+    if server.standbys and not server.synchronous_standby_names:
+        to_do = "set synchronous_standby_names, or accept that a promotion loses them for good: they are nowhere else"
+        return AREA.warn("low latency", f"{held}; no standby is synchronous", to_do)
+    return AREA.ok("low latency", held)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024**2:,.0f} MiB"
+
+
 AREA_SECONDS = 90.0
 ANSWER_MS = 5_000
 """The limit of one statement; of the settings if theirs is lower."""
@@ -209,6 +247,9 @@ async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, 
         found += judge_rows(row_use(await metastore.housekeeping.client_rows(), in_force))
         found.append(judge_roles((await metastore.cluster.setting_proposals()).role_counts))
         found += judge_jobs(await metastore.reports.count_jobs())
+        if (topics := low_latency_topics(image, in_force)) and image.has_low_latency:
+            state, server = await metastore.inline.inline_state(), await server_state(metastore.pool)
+            found.append(judge_low_latency(topics, state, server, in_force))
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.life.known_bucket(), bucket_address(settings.bucket)))
         if facts is not None:
