@@ -29,7 +29,7 @@ from headrace.cli.client.groups import share_progress
 from headrace.cli.client.transport import client_config
 from headrace.storage.errors import HeadraceError
 from tests.share_torture.members import LOCK_MS, Heard, ShareMembers
-from tests.torture.cluster import TortureCluster
+from tests.torture.cluster import LOW_LATENCY, TortureCluster
 from tests.torture.faults import GAP_MEAN_S, schedule
 from tests.torture.run_directory import RunDirectory
 from tests.torture.tracebacks import find_tracebacks
@@ -40,6 +40,7 @@ ATTEMPTS = 10
 MEMBER_GAP_SECONDS = 8.0
 QUIET_SECONDS = 300.0
 SETTINGS: dict[str, object] = {
+    **LOW_LATENCY,
     "group.share.delivery.count.limit": ATTEMPTS,
     "group.share.record.lock.duration.ms": LOCK_MS,
     "group.share.min.record.lock.duration.ms": 1_000,

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.compactor.lost import SETTLE_MS
 from tests.torture.checker import TortureVerdict, check, compare
-from tests.torture.cluster import TortureCluster
+from tests.torture.cluster import LOW_LATENCY, TortureCluster
 from tests.torture.commands import LostReport
 from tests.torture.drills import LOSES
 from tests.torture.faults import BEHIND_AGENTS, EVERYWHERE, GAP_MEAN_S, KINDS, schedule
@@ -124,7 +124,7 @@ async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> Tort
             plan.seed,
             fills_disk="disk_full" in plan.drills,
             holds_snapshot=plan.holds_snapshot,
-            settings=LONG_LEASES if plan.leaders_stay else {},
+            settings={**LOW_LATENCY, **(LONG_LEASES if plan.leaders_stay else {})},
         )
         async with made as cluster, AsyncExitStack() as leaving:
             for writer in writers:

@@ -25,7 +25,7 @@ from headrace.compactor.lost import SETTLE_MS
 from headrace.metastore.keys import split_partition_key
 from tests.tools import JAVA_LIBRARIES
 from tests.torture.checker import Read, TortureVerdict, check
-from tests.torture.cluster import TortureCluster
+from tests.torture.cluster import LOW_LATENCY, TortureCluster
 from tests.torture.commands import LostReport
 from tests.torture.drills import LOSES
 from tests.torture.faults import schedule
@@ -51,6 +51,7 @@ FAULTS = ("reset", "mute", "kill", "pause")
 """Faults of tests/torture/faults.py: replies that are lost, and agents that are."""
 DRILLS = ("postgres_kill", "promote_sync")
 SETTINGS = {
+    **LOW_LATENCY,
     "controller.lease.ms": 2_000,
     "group.min.session.timeout.ms": 1_000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
