@@ -31,11 +31,14 @@ from headrace.compactor.share_record import find_lost_shares
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.inline_store import InlineStore
+from headrace.metastore.keys import split_partition_key
 from headrace.metastore.life.bucket import newest_life
+from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.life.watch import FollowedLife, require_unused
 from headrace.metastore.log.effective_configs import read_settings
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -168,9 +171,21 @@ async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argpar
     shares = await find_lost_shares(metastore, store, life.life)
     as_dict = _lost_as_dict(found, names) | {"transaction_ends": [end._asdict() for end in ends]}
     as_dict["share_groups"] = lost_shares_as_dict(shares, image)
-    lines = chain(_lost_lines(found, names), map(_lost_end_line, ends), lost_share_lines(shares, image))
+    as_dict["nowhere"] = [place._asdict() for place in found.nowhere]
+    gone = (_nowhere_line(place, image) for place in found.nowhere)
+    lines = chain(_lost_lines(found, names), gone, map(_lost_end_line, ends), lost_share_lines(shares, image))
     _print(as_dict if args.json else lines)
-    return 1 if found.file_ids or found.unreadable or ends or shares.lost else 0
+    return 1 if found.file_ids or found.unreadable or found.nowhere or ends or shares.lost else 0
+
+
+def _nowhere_line(place: OffsetRange, image: MetadataImage) -> str:
+    number, index = split_partition_key(place.partition_key)
+    topic = image.topics_by_number.get(number)
+    name = f"(topic number {number} is not in the metastore)" if topic is None else topic.name
+    return (
+        f"{name} partition={index} offsets={place.base_offset}-{place.last_offset}: acknowledged, not moved into the"
+        " bucket yet, and in no agent's memory: they cannot be put back"
+    )
 
 
 def _lost_end_line(end: LostEnd) -> str:

@@ -26,6 +26,7 @@ from headrace.metastore.postgres.sql_files import Field, Signature, signatures
 
 SCHEMA = "headrace_planning"
 FUNCTIONS = (
+    "ask_inline_move",
     "assert_life",
     "look_up_extents",
     "list_offsets",

@@ -6,8 +6,9 @@ counted by topic and partition. So is a file of the minute after, if agents reco
 for a while: an old primary that is cut off acknowledges until its agents' next check. Extents that agents recorded
 before they forgot them (metastore/life/forgotten.py) say which of these files were committed, and at which offsets. The
 rest is an upper bound: a file of an agent that crashed before its commit looks like one with a commit that no agent
-remembers. Merged files are copies and are left out.
-Memory is limited to one page of files and one row per partition.
+remembers. Merged files are copies and are left out. Small files that were not moved yet are in the bucket only if an
+agent still had them in memory; of the others only the offsets are known, for about an hour: as long as the metastore
+keeps the rows of files that it did not lose. Memory is limited to one page of files and one row per partition.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headrace.metastore.api.read import ExtentQuery, IndexApi
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.metastore.transaction_markers import Marker, marker_of
 from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
-from headrace.storage.file_id import born_ms, level_of, object_key
+from headrace.storage.file_id import born_ms, is_inline, level_of, object_key
 from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.format import PartitionEntry
@@ -36,6 +37,8 @@ from headrace.storage.segment.rereading import VerifiedReads
 
 LATE_MS = 60_000
 """After a life began, files of an older one may still come: checks, requests, and clocks that differ."""
+ROWS_KEPT_MS = 4_200_000
+"""Less than the time for which the row of a committed file stays (settled_age())."""
 SETTLE_MS = 10_000
 """A file of that time without a row may be on its way to its commit in the new life until it is so old."""
 
@@ -81,6 +84,8 @@ class Lost:
     certain_ids: set[uuid.UUID] = field(default_factory=set)
     """Files of these that agents recorded as committed."""
     unreadable: list[tuple[uuid.UUID, str]] = field(default_factory=list)
+    nowhere: list[OffsetRange] = field(default_factory=list)
+    """Offsets of acknowledged records in small files whose bytes nobody has any more."""
     partitions: dict[tuple[uuid.UUID, int], LostPartition] = field(default_factory=dict)
 
     @property
@@ -109,6 +114,14 @@ async def find_lost(api: Metastore, reads: VerifiedReads, begun_ms: int, now_ms:
         for file_id in await api.files.unnamed_files(old) if old else []:
             await _count(reads, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
+    here = set(found.file_ids)
+    small = [
+        file_id
+        for file_id in fed
+        if is_inline(file_id) and file_id not in here and born_ms(file_id) > now_ms - ROWS_KEPT_MS
+    ]
+    for file_id in await api.files.unnamed_files(small) if small else []:
+        found.nowhere += sorted(fed[file_id])
     return found
 
 

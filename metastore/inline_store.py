@@ -2,10 +2,11 @@
 
 Place: outermost around the bucket's store, made where both are opened; so every reader (fetch, merge, audit) reads a
 file by its key and does not ask where its bytes are. Writes go past it: a commit stores an inline file.
-Invariant: a key of an inline file never reaches the bucket. NotFoundError says that the file is dead, and what was live
-of it in another file: its reader locates it again. Reads that wait share one statement, of at most RANGES_MAX ranges
-and about BYTES_MAX bytes, and at most STATEMENTS_MAX are under way: many slow readers take no more connections and no
-more memory than few. Deleting is confirmed at once: the bytes go with their slot.
+Invariant: an inline file's row is looked for first. Without a row the file is dead, and what was live of it in another
+file: its reader gets NotFoundError and locates it again. Only where a life of the metastore lost the row, the bucket
+may have the bytes, from an agent that still had them (agent/fetch/loss_notes.py): so it is asked then. Reads that wait
+share one statement, of at most RANGES_MAX ranges and about BYTES_MAX bytes, and at most STATEMENTS_MAX are under way:
+many slow readers take no more connections and no more memory than few.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from headrace.metastore.api.inline import InlineApi, InlineRange
-from headrace.storage.errors import HeadraceError, NotFoundError
-from headrace.storage.file_id import SEGMENTS, file_id_of, is_inline
+from headrace.storage.errors import HeadraceError
+from headrace.storage.file_id import SEGMENTS, born_ms, file_id_of, is_inline
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator, check_inside, check_range
 
 RANGES_MAX = 256
@@ -47,11 +48,14 @@ class InlineStore(StoreDecorator):
         file_id = inline_id_of(key)
         if file_id is None:
             return await self._inner.get(key, byte_range)
-        if byte_range is None:
-            return await self._read(key, InlineRange(file_id, 0, 0))
-        check_range(byte_range)
-        body = await self._read(key, InlineRange(file_id, byte_range.start, byte_range.length))
-        check_inside(key, byte_range, byte_range.start + len(body))
+        if byte_range is not None:
+            check_range(byte_range)
+        wanted = InlineRange(file_id, *((0, 0) if byte_range is None else (byte_range.start, byte_range.length)))
+        body = await self._read(wanted)
+        if body is None:
+            return await self._inner.get(key, byte_range)
+        if byte_range is not None:
+            check_inside(key, byte_range, byte_range.start + len(body))
         return body
 
     def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
@@ -66,12 +70,8 @@ class InlineStore(StoreDecorator):
         file_id = inline_id_of(key)
         if file_id is None:
             return await self._inner.head(key)
-        return ObjectInfo(key, len(await self._read(key, InlineRange(file_id, 0, 0))), file_id.int >> 80, "")
-
-    async def delete_many(self, keys: Sequence[str]) -> list[str]:
-        inline = [key for key in keys if inline_id_of(key) is not None]
-        others = [key for key in keys if inline_id_of(key) is None]
-        return inline + (await self._inner.delete_many(others) if others else [])
+        body = await self._read(InlineRange(file_id, 0, 0))
+        return await self._inner.head(key) if body is None else ObjectInfo(key, len(body), born_ms(file_id), "")
 
     async def close(self) -> None:
         statements = list(self._statements)
@@ -80,14 +80,11 @@ class InlineStore(StoreDecorator):
         await asyncio.gather(*statements, return_exceptions=True)
         await self._inner.close()
 
-    async def _read(self, key: str, wanted: InlineRange) -> bytes:
+    async def _read(self, wanted: InlineRange) -> bytes | None:
         read = _Read(wanted, asyncio.get_running_loop().create_future())
         self._waiting.append(read)
         self._begin()
-        body = await read.future
-        if body is None:
-            raise NotFoundError(f"inline file is not there any more: key={key}")
-        return body
+        return await read.future
 
     def _begin(self) -> None:
         while self._waiting and len(self._statements) < STATEMENTS_MAX:

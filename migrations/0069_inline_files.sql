@@ -16,9 +16,11 @@ BEGIN
 END $$;
 -- A slot is filled, drained by merges, and emptied with TRUNCATE, in this order: rows are never deleted.
 CREATE TABLE inline_slots (
-    slot   smallint    PRIMARY KEY,
-    state  smallint    NOT NULL,       -- metastore.api.inline.InlineSlotState
-    since  timestamptz NOT NULL
+    slot         smallint    PRIMARY KEY,
+    state        smallint    NOT NULL,  -- metastore.api.inline.InlineSlotState
+    since        timestamptz NOT NULL,
+    waits_since  timestamptz,           -- while it is drained: birth of its oldest live file as of the last look
+    look_at      timestamptz NOT NULL DEFAULT '-infinity'  -- while nothing in it is live: when to look again
 ) WITH (fillfactor = 50);
 INSERT INTO inline_slots (slot, state, since) SELECT slot, 0, now() FROM generate_series(0, 15) AS slot;
 -- One row: what was committed before this time is to be moved now, however little and young it is.

@@ -26,12 +26,12 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from headrace.config.declared import declared
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.life.watch import FollowedLife, follow_life
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.background_loop import BackgroundLoop
 from headrace.scan.errors import OptionError
+from headrace.scan.inline_waits import InlineWaits
 from headrace.scan.options import BOOTSTRAP, settings_of
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -77,7 +77,7 @@ async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
         try:
             await require_bucket(metastore.life, store, settings.bucket)
             async with follow_life(metastore.life, store, clock, rng) as life:
-                yield ScannedCluster(metastore, InlineStore(store, metastore.inline), clock, rng, life)
+                yield ScannedCluster(metastore, InlineWaits(store, metastore.inline, clock), clock, rng, life)
         finally:
             await store.close()
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, IndexApi, OffsetKind, OffsetQuery, is_in_file
 from headrace.scan.errors import OptionError, UnreadableFileError
+from headrace.scan.inline_waits import LOOK_SECONDS, MOVE_SECONDS, MovingError
 from headrace.scan.options import AtOffset, AtTimestamp, AtTimestamps, Bound
 from headrace.scan.partitions import ScanPartition
 from headrace.storage.errors import CorruptError, NotFoundError
@@ -104,14 +105,18 @@ def _for_each(
 async def first_offset_since(
     metastore: IndexApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
-    """Return None if no record is as new. UnreadableFileError if an extent cannot be read."""
-    for attempt in range(2):
+    """Return None if no record is as new. UnreadableFileError if an extent cannot be read, or is not moved in time."""
+    attempts, waits = 0, 0
+    while True:
         try:
             return await _search(metastore, reads, partition, timestamp, committed=committed)
         except (NotFoundError, CorruptError) as error:  # compacted and deleted meanwhile: look up again
-            if attempt:
+            if isinstance(error, MovingError):
+                waits += 1
+            else:
+                attempts += 1
+            if attempts > 1 or waits * LOOK_SECONDS > MOVE_SECONDS:
                 raise UnreadableFileError(f"cannot search by timestamp: partition={partition}: {error}") from error
-    raise AssertionError
 
 
 async def _search(

@@ -34,6 +34,7 @@ from headrace.metastore.api.read import (
     is_in_file,
 )
 from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
+from headrace.scan.inline_waits import LOOK_SECONDS, MOVE_SECONDS
 from headrace.scan.partitions import ScanPartition
 from headrace.storage.clock import Clock
 from headrace.storage.errors import UnavailableError
@@ -113,11 +114,6 @@ async def plan(
             raise UnreadableFileError(f"no extent has these offsets: partition={waiting[0][0]} {waiting[0][1]}")
         waiting = remaining
     return [PlannedPartition(p.topic, p.partition, tuple(found)) for p, found in slices.items() if found]
-
-
-MOVE_SECONDS = 180.0
-"""How long a plan waits for inline files to be moved: several times as long as workers take that keep up."""
-LOOK_SECONDS = 1.0
 
 
 async def plan_in_bucket(

@@ -16,31 +16,43 @@ import logging
 import random
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import DataExtent, Extent
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+from headrace.storage.file_id import is_inline, object_key
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Piece
 
 logger = logging.getLogger(__name__)
 
 
+PARALLEL_PUTS = 8
+
+
 class ForgottenExtents:
     """One per agent; `note` may be called at any time on the loop."""
 
-    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: ObjectStore,
+        rng: random.Random,
+        body_of: Callable[[uuid.UUID], memoryview | None] = lambda file_id: None,
+    ) -> None:
+        """`body_of`: a flush file, if this agent still has it in memory."""
+        self._store, self._body_of = store, body_of
         self._rng = rng
         self._writing: set[asyncio.Task[None]] = set()
 
     def note(self, extents: Sequence[Extent]) -> None:
-        """Write them, if there are any."""
+        """Write them, if there are any; and their inline files into the bucket, as nobody else may have the bytes."""
         if extents:
-            task = asyncio.get_running_loop().create_task(self._write(extents))
+            inline = {extent.source for extent in extents if is_inline(extent.source)}
+            bodies = {file_id: body for file_id in inline if (body := self._body_of(file_id)) is not None}
+            task = asyncio.get_running_loop().create_task(self._write(extents, bodies))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
@@ -48,7 +60,11 @@ class ForgottenExtents:
         """Wait for what is being written."""
         await asyncio.gather(*self._writing)
 
-    async def _write(self, extents: Sequence[Extent]) -> None:
+    async def _write(self, extents: Sequence[Extent], bodies: Mapping[uuid.UUID, memoryview]) -> None:
+        turns = asyncio.Semaphore(PARALLEL_PUTS)
+        saved = await asyncio.gather(*(self._save(turns, *each) for each in bodies.items()))
+        if bodies:
+            logger.warning("small files saved from the life that is over: files=%d of=%d", sum(saved), len(bodies))
         name = uuid.UUID(int=self._rng.getrandbits(128), version=4)
         try:
             await write_forgotten(self._store, name, extents)
@@ -56,6 +72,16 @@ class ForgottenExtents:
             logger.warning("forgotten extents not recorded: count=%d error=%s", len(extents), error)
         else:
             logger.warning("the metastore went back or began a new life: recorded extents=%d", len(extents))
+
+    async def _save(self, turns: asyncio.Semaphore, file_id: uuid.UUID, body: memoryview) -> bool:
+        """Return whether the bucket has the file."""
+        async with turns:
+            try:
+                await self._store.put(object_key(file_id), body)
+            except HeadraceError as error:
+                logger.warning("small file not saved: file=%s error=%s", file_id, error)
+                return False
+        return True
 
 
 REPEAT_S = 600.0

@@ -56,6 +56,8 @@ class Callbacks:
     """The metastore does not know this agent's epoch: register again. Called once per refused call."""
     on_settled: Callable[[FileTrace], None] = lambda trace: None
     """A file and all its batches were answered: for load reports."""
+    reaches_bucket: Callable[[], bool] = lambda: True
+    """Whether the bucket answers this process, as far as is known."""
     log_start_offset: Callable[[int], int] = lambda partition_key: -1
     """A partition's log start as far as it is known here; -1 is Kafka's "unknown"."""
     count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None

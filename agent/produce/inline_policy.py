@@ -47,6 +47,8 @@ class InlineReason(enum.StrEnum):
     SLOW = "slow"
     UNKNOWN = "unknown"
     """The state of the slots is not known, or no longer."""
+    BUCKET = "bucket"
+    """The bucket does not answer, which says whether this Postgres still is the metastore."""
     OFF = "off"
     """low.latency.file.max.bytes is 0."""
 
@@ -69,6 +71,7 @@ class InlinePolicy:
         """`on_refused`: counts requests."""
         self._limits, self._on_refused = limits, on_refused
         self._state: InlineState | None = None
+        self._reaches_bucket = True
         self._state_at = -math.inf
         self._tokens = limits.bytes_s * BURST_S
         self._tokens_at = -math.inf
@@ -87,9 +90,9 @@ class InlinePolicy:
         """Those in force."""
         return self._limits
 
-    def learned(self, state: InlineState, now: float) -> None:
-        """Take in the state of the slots, as of `now` at the latest."""
-        self._state, self._state_at = state, now
+    def learned(self, state: InlineState, now: float, *, reaches_bucket: bool = True) -> None:
+        """Take in the state of the slots, as of `now` at the latest, and whether the bucket answers."""
+        self._state, self._state_at, self._reaches_bucket = state, now, reaches_bucket
 
     def committed(self, seconds: float, now: float) -> None:
         """A commit call with inline files took this long."""
@@ -112,6 +115,8 @@ class InlinePolicy:
             return InlineReason.SIZE
         if state is None or now - self._state_at > STATE_SECONDS:
             return InlineReason.UNKNOWN
+        if not self._reaches_bucket:
+            return InlineReason.BUCKET
         if state.slot == NO_SLOT or state.held_bytes >= limits.held_bytes:
             return InlineReason.HELD
         if state.oldest_ms > limits.move_s * 1000 * BEHIND_FACTOR:

@@ -3,7 +3,8 @@
 Place: a task of the write path; between the metastore's slots and the pure policy (inline_policy.py).
 Invariant: nothing waits for it. While it cannot look, the policy stops to trust what it knows, and files go into the
 bucket. Each agent looks for itself: how much of the cluster's bytes per second it may use follows from the number of
-live agents, so that no row of the metastore is shared.
+live agents, so that no row of the metastore is shared. While the bucket does not answer, no file is inline: the bucket
+says when another server has become the metastore, and a PUT stopped an agent that does not hear it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ class InlineWatch:
         clock: Clock,
         rng: random.Random,
         *,
+        reaches_bucket: Callable[[], bool] = lambda: True,
         on_seen: Callable[[InlineState], None] = lambda state: None,
     ) -> None:
-        """`on_seen`: shows the state."""
-        self._on_seen = on_seen
+        """`reaches_bucket`: whether the bucket answers this process. `on_seen`: shows the state."""
+        self._reaches_bucket, self._on_seen = reaches_bucket, on_seen
         self._api, self._policy, self._view, self._settings = api, policy, view, settings
         self._clock, self._rng = clock, rng
 
@@ -83,5 +85,5 @@ class InlineWatch:
             )
             state_at = self._clock.monotonic()
             state = await self._api.inline_state()
-        self._policy.learned(state, state_at)
+        self._policy.learned(state, state_at, reaches_bucket=self._reaches_bucket())
         self._on_seen(state)

@@ -94,7 +94,14 @@ class ProducePipeline:
             lambda reason: self._metrics.not_inline.labels(reason.value).inc(),
         )
         self._watch = InlineWatch(
-            metastore.inline, self._inline, view, in_force.current, clock, rng, on_seen=self._metrics.show_inline
+            metastore.inline,
+            self._inline,
+            view,
+            in_force.current,
+            clock,
+            rng,
+            reaches_bucket=callbacks.reaches_bucket,
+            on_seen=self._metrics.show_inline,
         )
         self._flusher = Flusher(
             self._buffer,

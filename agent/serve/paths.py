@@ -58,6 +58,7 @@ from headrace.metastore.log.scram_keys import SealedKeys
 from headrace.metastore.process_context import ProcessContext
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler
+from headrace.storage.dependency import BUCKET
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +193,7 @@ class RequestPaths:
             on_committed=fetch.on_committed,
             on_fenced=cluster.membership.check_now,
             on_settled=base.observers.on_settled,
+            reaches_bucket=lambda: BUCKET in base.reached_here(),
             log_start_offset=fetch.log_start_offset,
             count_received=self._by_topic.received,
         )

@@ -44,7 +44,8 @@ class InlineState(NamedTuple):
     free_slots: int
     held_bytes: int
     oldest_ms: int
-    """Age of the first file of all slots, moved or not; 0: they are empty."""
+    """Age of the oldest live file as of the last look into the slots; of the slot that is filled, of its first file; 0:
+    there is none."""
     archive_fails: bool
     """The last attempt to archive WAL failed: Postgres keeps it on its disk."""
     retained_wal_bytes: int

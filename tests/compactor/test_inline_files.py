@@ -5,27 +5,34 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.compact import CompactionMetrics
+from headrace.compactor.lost import find_lost
 from headrace.compactor.planner import Planner, PolicyLimits
 from headrace.jobs.kinds import PLAN_COMPACTION
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.inline import InlineRange
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.life.forgotten import OffsetRange, write_forgotten
+from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.topic_restore import kept_records
+from headrace.scan.inline_waits import LOOK_SECONDS, MOVE_SECONDS
 from headrace.scan.partitions import ScanPartition
-from headrace.scan.plan import LOOK_SECONDS, MOVE_SECONDS, WantedOffsets, plan_in_bucket
+from headrace.scan.plan import WantedOffsets, plan_in_bucket
 from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import inline_slot, is_inline, new_file_id, new_inline_file_id, object_key
 from headrace.storage.objects.store import ByteRange
 from tests.compactor.inline_world import InlineWorld
 from tests.manual_clock import ManualClock
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import rows, session, set_for_cluster
 from tests.metastore.sql_sources import plant
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import plain_batch
 
 pytestmark = pytest.mark.requirement("X13")
@@ -173,16 +180,49 @@ class TestMoving:
         assert (await world.postgres.inline.inline_state()).free_slots == 1
         await world.slot()
 
-    async def test_removed_and_deleted_records_free_their_slot(self, world: InlineWorld) -> None:
+    async def test_removed_records_free_their_slot(self, world: InlineWorld) -> None:
         (key,) = await world.topic("t", 1)
-        for _ in range(14):  # few slots are free, so what could be restored goes too
-            await world.commit((key, plain_batch(1)), slot=await world.slot())
+        await world.commit((key, plain_batch(1)), slot=await world.slot())
+        await world.rotate(slot_bytes=1)
+        await world.postgres.retention.move_log_starts([LogStartTarget(key, 1)], max_extents=100)
+        await world.later()
+        await world.rotate(until=SLOTS - 1)
+        assert await world.held_rows() == 0
+
+    async def test_what_a_restore_could_need_is_kept_while_slots_are_free_and_holds_up_nobody(
+        self, world: InlineWorld
+    ) -> None:
+        await set_for_cluster(world.postgres, "file.delete.delay.ms", 3_600_000)
+        (key,) = await world.topic("t", 1)
+        (other,) = await world.topic("other", 1)
+        await world.commit((key, plain_batch(1)), slot=await world.slot())
+        await world.rotate(slot_bytes=1)
+        image = await load_image(world.postgres.cluster)
+        topic = image.topics_by_name["t"]
+        kept = {topic.topic_id: kept_records(image, topic)}
+        assert await world.postgres.topics.delete_topics(image.offset, [topic.topic_id], kept)
+        assert await world.postgres.housekeeping.purge_deleted_partitions(1_000)
+        await world.later(600)
+        await world.rotate()
+        state = await world.postgres.inline.inline_state()
+        assert (await world.held_rows(), state.oldest_ms) == (1, 0), "nothing waits to be moved"
+        for _ in range(12):
+            await world.commit((other, plain_batch(1)), slot=await world.slot())
             await world.rotate(slot_bytes=1)
-        target = LogStartTarget(key, 14)
-        await world.postgres.retention.move_log_starts([target], max_extents=100)
         await world.later()
         await world.rotate()
-        assert await world.held_rows() == 13
+        assert await world.held_rows() == 12
+
+    async def test_the_oldest_file_is_one_that_is_not_moved(self, world: InlineWorld) -> None:
+        (key,) = await world.topic("t", 1)
+        first = await world.commit((key, plain_batch(1)), slot=await world.slot())
+        await world.later(5)
+        await world.commit((key, plain_batch(1)), slot=await world.slot())
+        await world.rotate()
+        assert (await world.postgres.inline.inline_state()).oldest_ms >= 5_000
+        await world.run(await world.claim([first], 1))
+        await world.rotate()
+        assert (await world.postgres.inline.inline_state()).oldest_ms < 5_000
 
     async def test_a_file_that_is_being_committed_keeps_its_slot(self, world: InlineWorld, metastore_url: str) -> None:
         (key,) = await world.topic("t", 1)
@@ -209,8 +249,8 @@ class TestMoving:
 @pytest.mark.parametrize(
     ("function", "right", "wrong"),
     [
-        ("rotate_inline_slots", "(f.dead_at IS NULL OR f.dead_at >= v_horizon)", "false"),
-        ("rotate_inline_slots", "CONTINUE WHEN is_inline_slot_live(v_slot, v_free);", ""),
+        ("rotate_inline_slots", "f.dead_at IS NULL)", "false)"),
+        ("rotate_inline_slots", "CONTINUE WHEN v_live IS NOT NULL;", ""),
     ],
 )
 async def test_the_slots_keep_two_locks_on_a_live_file(
@@ -227,8 +267,7 @@ async def test_the_slots_keep_two_locks_on_a_live_file(
 async def test_the_planted_bug_empties_a_slot_with_an_unmoved_file(world: InlineWorld, metastore_url: str) -> None:
     (key,) = await world.topic("t", 1)
     await world.commit((key, plain_batch(3)), slot=await world.slot())
-    live = "RETURN EXISTS (\n        SELECT FROM inline_files i\n"
-    plant(metastore_url, "rotate_inline_slots", live, live.replace("EXISTS (", "false AND EXISTS ("))
+    plant(metastore_url, "rotate_inline_slots", "RETURN (SELECT i.file_id", "RETURN (SELECT NULL::uuid")
     await world.later()
     await world.rotate(slot_bytes=1)
     with pytest.raises(AssertionError):
@@ -337,3 +376,42 @@ class TestScans:
                 break
         with pytest.raises(UnavailableError, match="is a compactor running"):
             task.result()
+
+
+class TestLostLives:
+    """A promotion lost rows: what an agent still had in its memory is put into the bucket, and can be put back."""
+
+    async def test_bytes_of_a_life_that_is_over_are_saved_and_listed(
+        self, world: InlineWorld, metastore_url: str
+    ) -> None:
+        (key,) = await world.topic("t", 1)
+        kept = await world.commit((key, plain_batch(2)), slot=await world.slot())
+        lost = await world.commit((key, plain_batch(3)), slot=await world.slot())
+        await world.request_fetch({key: 0}, max_wait_ms=10_000)
+        world.service.life_is_over()
+        await world.service._forgotten.close()
+        async with session(metastore_url) as raw:
+            for table in ("extents", "segment_files", "inline_files"):
+                await raw.execute(f"DELETE FROM {table} WHERE file_id = %s".encode(), (lost,))
+        now_ms = time.time_ns() // 1_000_000
+        found = await find_lost(world.postgres, reads_of(world.store), now_ms, now_ms, lambda *_: None)
+        assert found.file_ids == [lost]
+        assert [(each.records, each.certain_records) for each in found.in_order()] == [(3, 3)]
+        assert await world.store.delete_many([object_key(kept), object_key(lost)])
+        assert [info async for info in world.bucket.list_objects("segments/")] == []
+
+    async def test_of_bytes_that_nobody_has_the_offsets_are_listed(
+        self, world: InlineWorld, metastore_url: str
+    ) -> None:
+        (key,) = await world.topic("t", 1)
+        await world.commit((key, plain_batch(2)), slot=await world.slot())
+        lost = await world.commit((key, plain_batch(3)), slot=await world.slot())
+        await write_forgotten(world.bucket, uuid.UUID(int=1), await world.extents(key))
+        async with session(metastore_url) as raw:
+            for table in ("extents", "segment_files", "inline_files"):
+                await raw.execute(f"DELETE FROM {table} WHERE file_id = %s".encode(), (lost,))
+        now_ms = time.time_ns() // 1_000_000
+        found = await find_lost(world.postgres, reads_of(world.store), now_ms, now_ms, lambda *_: None)
+        assert (found.file_ids, found.nowhere) == ([], [OffsetRange(key, 2, 4)])
+        later = await find_lost(world.postgres, reads_of(world.store), now_ms, now_ms + 5_000_000, lambda *_: None)
+        assert later.nowhere == [], "rows of files that were not lost go, too"

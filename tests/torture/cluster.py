@@ -184,7 +184,12 @@ class TortureCluster:
     def files_of_metastore(self) -> set[uuid.UUID]:
         """The segment files that the metastore names."""
         with psycopg.connect(self.drills.url) as connection:
-            return {row[0] for row in connection.execute("SELECT file_id FROM segment_files WHERE state = 0 AND NOT is_inline(file_id)")}
+            return {
+                row[0]
+                for row in connection.execute(
+                    "SELECT file_id FROM segment_files WHERE state = 0 AND NOT is_inline(file_id)"
+                )
+            }
 
     async def _strike(self, fault: Fault) -> None:
         if fault.target == "postgres" and self._busy["postgres"].locked():

@@ -78,6 +78,10 @@ class ChunkCache:
         """Keep a file that this agent has just written, without copying it."""
         self._keep((file_id, _WHOLE), memoryview(data).toreadonly())
 
+    def whole(self, file_id: uuid.UUID) -> memoryview | None:
+        """The file, if this agent has written it and still has it."""
+        return self._entries.get((file_id, _WHOLE))
+
     def keep_range(self, file_id: uuid.UUID, start: int, data: memoryview) -> None:
         """Keep bytes from another agent: those from `start` on, within one chunk."""
         self._keep((file_id, _FIRST_RANGE - start), data)

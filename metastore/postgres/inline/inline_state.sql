@@ -10,7 +10,8 @@ BEGIN
     SELECT coalesce(max(s.slot) FILTER (WHERE s.state = inline_filling()), -1)::int,
            (count(*) FILTER (WHERE s.state = inline_empty()))::int,
            sum(b.bytes)::bigint,
-           coalesce(wall_ms() - min(inline_oldest_ms(s.slot)), 0),
+           coalesce(wall_ms() - to_ms(min(CASE WHEN s.state = inline_draining() THEN s.waits_since
+                                               ELSE inline_birth(first_inline_file(s.slot)) END)), 0),
            (SELECT current_setting('archive_mode') <> 'off'
                    AND coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
               FROM pg_stat_archiver),
@@ -22,13 +23,16 @@ BEGIN
      CROSS JOIN LATERAL (SELECT inline_slot_bytes(s.slot) AS bytes) AS b;
 END $$;
 
--- When the first file of a slot was born, in ms since the epoch; NULL if it has none.
+-- The first file of a slot, live or not; NULL if it has none. And when a file was born, by its id.
 -- Locks: none. Idempotent: reads only. Cost: an index probe.
-CREATE OR REPLACE FUNCTION inline_oldest_ms(p_slot smallint) RETURNS bigint
+CREATE OR REPLACE FUNCTION first_inline_file(p_slot smallint) RETURNS uuid
 LANGUAGE sql VOLATILE AS $$
-    SELECT ('x' || encode(substring(uuid_send(file_id) FROM 1 FOR 6), 'hex'))::bit(48)::bigint
-      FROM inline_files WHERE slot = p_slot ORDER BY file_id LIMIT 1
+    SELECT file_id FROM inline_files WHERE slot = p_slot ORDER BY file_id LIMIT 1
 $$;
+
+CREATE OR REPLACE FUNCTION inline_birth(p_file_id uuid) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN to_timestamp(('x' || encode(substring(uuid_send(p_file_id) FROM 1 FOR 6), 'hex'))::bit(48)::bigint / 1000.0);
 
 -- Bytes of a slot's rows, with what Postgres needs around them; 0 if it is empty.
 -- Locks: none. Idempotent: reads only. Cost: the sizes of two files.

@@ -15,6 +15,7 @@ DECLARE
     v_next    smallint;
     v_free    int;
     v_slot    smallint;
+    v_live    uuid;
 BEGIN
     PERFORM FROM inline_slots WHERE slot = 0 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -22,7 +23,9 @@ BEGIN
     END IF;
     SELECT slot INTO v_filling FROM inline_slots WHERE state = inline_filling();
     v_bytes := coalesce(inline_slot_bytes(v_filling), 0);
-    IF v_filling IS NULL OR v_bytes >= p_slot_bytes OR inline_oldest_ms(v_filling) <= wall_ms() - p_slot_ms THEN
+    IF v_filling IS NULL OR v_bytes >= p_slot_bytes
+       OR inline_birth(first_inline_file(v_filling)) <= wall_time() - p_slot_ms * interval '1 ms'
+    THEN
         SELECT slot INTO v_next FROM inline_slots WHERE state = inline_empty() ORDER BY since, slot LIMIT 1;
         IF v_next IS NOT NULL OR v_bytes >= p_slot_bytes THEN
             UPDATE inline_slots SET state = inline_draining() WHERE slot = v_filling;
@@ -30,21 +33,44 @@ BEGIN
         UPDATE inline_slots SET state = inline_filling(), since = wall_time() WHERE slot = v_next;
     END IF;
     SELECT count(*) INTO v_free FROM inline_slots WHERE state = inline_empty();
-    FOR v_slot IN SELECT slot FROM inline_slots WHERE state = inline_draining() ORDER BY since LOOP
-        CONTINUE WHEN is_inline_slot_live(v_slot, v_free);
-        IF empty_inline_slot(v_slot, v_free) THEN
-            UPDATE inline_slots SET state = inline_empty(), since = wall_time() WHERE slot = v_slot;
+    FOR v_slot IN SELECT slot FROM inline_slots
+                   WHERE state = inline_draining() AND look_at <= wall_time() ORDER BY since LOOP
+        v_live := first_live_inline_file(v_slot);
+        UPDATE inline_slots SET waits_since = inline_birth(v_live)
+         WHERE slot = v_slot AND waits_since IS DISTINCT FROM inline_birth(v_live);
+        CONTINUE WHEN v_live IS NOT NULL;
+        IF NOT is_inline_slot_kept(v_slot, v_free) AND empty_inline_slot(v_slot, v_free) THEN
+            UPDATE inline_slots SET state = inline_empty(), since = wall_time(), look_at = '-infinity' WHERE slot = v_slot;
             RETURN 1;
         END IF;
+        UPDATE inline_slots SET look_at = wall_time() + interval '5 seconds' WHERE slot = v_slot;
     END LOOP;
     RETURN 0;
 END $$;
 
--- Whether a slot may not be emptied: one of its files is live, or died a moment ago, or since a merge or a cleaning has
--- planned to read it. While there are slots enough, also if removed records of it could still be restored. A row whose commit
--- was refused is nobody's.
+-- The oldest file of a slot that is live; NULL if none is. Files of which nothing was committed are nobody's.
 -- Locks: none. Idempotent: reads only. Cost: two probes per file up to the first live one.
-CREATE OR REPLACE FUNCTION is_inline_slot_live(p_slot smallint, p_free int) RETURNS boolean
+CREATE OR REPLACE FUNCTION first_live_inline_file(p_slot smallint) RETURNS uuid
+LANGUAGE plpgsql VOLATILE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+BEGIN
+    RETURN (SELECT i.file_id FROM inline_files i
+             WHERE i.slot = p_slot
+               AND (EXISTS (SELECT FROM segment_files f WHERE f.file_id = i.file_id AND f.dead_at IS NULL)
+                    OR EXISTS (SELECT FROM extents e WHERE e.file_id = i.file_id))
+             ORDER BY i.file_id LIMIT 1);
+END $$;
+
+-- Whether a slot without live files is kept: one of them died a moment ago, or since a merge planned to read it, within
+-- minutes; and while there are slots enough, also if a deleted topic that has records in it can still be restored.
+-- Locks: none. Idempotent: reads only. Cost: a probe or two per file.
+CREATE OR REPLACE FUNCTION is_inline_slot_kept(p_slot smallint, p_free int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -57,28 +83,29 @@ BEGIN
     RETURN EXISTS (
         SELECT FROM inline_files i
          WHERE i.slot = p_slot
-           AND (EXISTS (SELECT FROM segment_files f
-                         WHERE f.file_id = i.file_id AND (f.dead_at IS NULL OR f.dead_at >= v_horizon))
-                OR EXISTS (SELECT FROM extents e WHERE e.file_id = i.file_id)
-                OR p_free >= 4 AND EXISTS (SELECT FROM removed_extents r WHERE r.file_id = i.file_id)));
+           AND (EXISTS (SELECT FROM segment_files f WHERE f.file_id = i.file_id AND f.dead_at >= v_horizon)
+                OR p_free >= 4 AND EXISTS (SELECT FROM removed_extents r JOIN deleted_partitions d USING (partition_key)
+                                            WHERE r.file_id = i.file_id)));
 END $$;
 
--- The time of the oldest plan of a job that reads inline files. Scans wait until what they plan is moved, so their pins, which
--- last for hours, keep nothing here.
+-- The time of the oldest plan of a merge that may read inline files, of the last two minutes: a row that a later plan misses
+-- was moved by another merge, and is located again. Scans wait until what they plan is moved: their pins, which last for
+-- hours, keep nothing here.
 -- Locks: none. Idempotent: reads only. Cost: one row per unfinished job.
 CREATE OR REPLACE FUNCTION inline_horizon() RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(min(leased_at), 'infinity') FROM jobs
-     WHERE state = job_leased() AND kind IN ('compact', 'clean', 'mend-damage') AND due_at >= wall_time()
+     WHERE state = job_leased() AND kind = 'compact' AND due_at >= wall_time()
+       AND leased_at > wall_time() - interval '2 minutes'
 $$;
 
 -- Whether the slot is empty now. It is not if it is read all the time, or got a file meanwhile.
--- Locks: the slot's table. Idempotent: yes. Cost: as is_inline_slot_live, and new files for the table.
+-- Locks: the slot's table. Idempotent: yes. Cost: as the looks into it, and new files for the table.
 CREATE OR REPLACE FUNCTION empty_inline_slot(p_slot smallint, p_free int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     EXECUTE format('LOCK TABLE inline_files_%s IN ACCESS EXCLUSIVE MODE', p_slot);
-    IF is_inline_slot_live(p_slot, p_free) THEN
+    IF first_live_inline_file(p_slot) IS NOT NULL OR is_inline_slot_kept(p_slot, p_free) THEN
         RETURN false;
     END IF;
     EXECUTE format('TRUNCATE inline_files_%s', p_slot);
