@@ -387,7 +387,11 @@ class TestLostLives:
         (key,) = await world.topic("t", 1)
         kept = await world.commit((key, plain_batch(2)), slot=await world.slot())
         lost = await world.commit((key, plain_batch(3)), slot=await world.slot())
-        await world.request_fetch({key: 0}, max_wait_ms=10_000)
+        for _ in range(1_000):  # until the feed has brought both
+            if len(world.service._feed.known_extents()) == 2:
+                break
+            await world.request_fetch({key: 0}, max_wait_ms=10)
+            await asyncio.sleep(0.01)
         world.service.life_is_over()
         await world.service._forgotten.close()
         async with session(metastore_url) as raw:
