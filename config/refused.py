@@ -38,7 +38,7 @@ _NO_TWO_PHASES = "two-phase commit with an external coordinator (KIP-939) is not
 _NO_SHARE_GROUPS = "share groups have one assignor, and their state is in metastore.url"
 _NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
-_NO_TIERING = "all data is in object storage from the start: there is no other tier"
+_NO_TIERING = "all data goes into object storage: there is no other tier to move it to"
 _NO_QUOTAS = "quotas are kept by token buckets with a burst of one second, ten for controller_mutation_rate"
 _OWN_METRICS = "metrics are served for Prometheus, at /metrics of http.port"
 _NO_PURGATORY = "waiting requests are not kept in a purgatory: there is nothing to purge"
@@ -100,7 +100,7 @@ _REFUSED = {
     "log.dir": _NO_DISK,
     "log.dir.failure.timeout.ms": _NO_DISK,
     "log.dirs": _NO_DISK,
-    "log.flush.": "nothing is acknowledged before it is in object storage: there is nothing to flush",
+    "log.flush.": "nothing is acknowledged before it is stored: there is nothing to flush",
     "log.initial.task.delay.ms": "the active controller schedules this work: see log.retention.check.interval.ms",
     "log.local.": _NO_TIERING,
     "log.message.downconversion.enable": "old message formats are neither stored nor served",

@@ -88,7 +88,7 @@ NO_REPLICAS = "the object store replicates: agents copy no data"
 _ONE_LEVEL = "each codec has one fixed level here"
 _NO_INDEX_FILES = "a partition has no index files"
 _EXTENTS = "retention deletes an extent (8 MiB, or one large batch) at a time"
-_IN_BUCKET = "all data is in object storage from the start"
+_IN_BUCKET = "all data goes into object storage by itself"
 
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "cleanup.policy": ConfigDefinition(
@@ -134,14 +134,12 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "flush.messages": _met(
         _long(
             LONG_MAX,
-            "nothing is acknowledged before it is in object storage",
+            "nothing is acknowledged before it is stored",
             Synonym("log.flush.interval.messages"),
             low=1,
         )
     ),
-    "flush.ms": _met(
-        _long(LONG_MAX, "nothing is acknowledged before it is in object storage", Synonym("log.flush.interval.ms"))
-    ),
+    "flush.ms": _met(_long(LONG_MAX, "nothing is acknowledged before it is stored", Synonym("log.flush.interval.ms"))),
     "follower.replication.throttled.replicas": _throttled_replicas(),
     "headrace.partitioner": ConfigDefinition(
         "murmur2",
@@ -206,7 +204,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "min.insync.replicas": _met(
         _int(
             1,
-            "every acknowledged batch is in object storage and in the metastore: no replica can be missing",
+            "every acknowledged batch is stored, and its place is in the metastore: no replica can be missing",
             Synonym("min.insync.replicas"),
             low=1,
         )

@@ -28,3 +28,17 @@ CREATE TABLE inline_moves (
     asked_at  timestamptz NOT NULL
 );
 INSERT INTO inline_moves (asked_at) VALUES ('-infinity');
+-- Roles that only read, which get that right on new tables by default, see which small files there are, and no records.
+DO $$
+DECLARE
+    v_right record;
+BEGIN
+    FOR v_right IN SELECT c.relname, a.grantee::regrole AS role
+                     FROM pg_class c, aclexplode(c.relacl) AS a
+                    WHERE c.relname ~ '^inline_files(_[0-9]+)?$' AND c.relnamespace = current_schema()::regnamespace
+                      AND c.relkind IN ('r', 'p') AND a.grantee NOT IN (0, c.relowner)
+                    GROUP BY c.relname, a.grantee HAVING NOT bool_or(a.privilege_type = 'INSERT') LOOP
+        EXECUTE format('REVOKE SELECT ON %I FROM %s', v_right.relname, v_right.role);
+        EXECUTE format('GRANT SELECT (slot, file_id) ON %I TO %s', v_right.relname, v_right.role);
+    END LOOP;
+END $$;

@@ -40,6 +40,9 @@ _SCHEMA = "public"
 _TABLES = f"c.relkind IN ('r', 'p', 'v') AND c.relnamespace = '{_SCHEMA}'::regnamespace"
 _SECRETS = "('zone_secret', 'zone_secret_other')"
 """Columns of the table cluster that only agents read."""
+_RECORDS = ", ".join(f"{_SCHEMA}.inline_files{part}" for part in ("", *(f"_{slot}" for slot in range(16))))
+"""Tables with bytes of records, which only agents read."""
+_OF_RECORDS = "c.relname ~ '^inline_files(_[0-9]+)?$'"
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -119,6 +122,7 @@ def database_steps(names: Names, settings: Settings) -> list[SetupStep]:
     return [
         _durability(names),
         *_timeouts(names, settings),
+        _unlogged_records(names),
         _step(
             "only the owner makes tables and functions",
             f"REVOKE CREATE ON SCHEMA {_SCHEMA} FROM PUBLIC",
@@ -164,6 +168,26 @@ def _timeouts(names: Names, settings: Settings) -> Iterator[SetupStep]:
         )
 
 
+def _unlogged_records(names: Names) -> SetupStep:
+    """Only a superuser may set it; where nobody is one, SECURITY.md says what to ask for."""
+    return _step(
+        "records, which small files have, are in no log of slow statements",
+        _fill(
+            "ALTER ROLE {role} IN DATABASE {database} SET log_parameter_max_length = 0",
+            role=names.agent,
+            database=names.database,
+        ),
+        _fill(
+            "NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+            " OR EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase"
+            " JOIN pg_roles r ON r.oid = s.setrole WHERE d.datname = {database:l} AND r.rolname = {role:l}"
+            " AND 'log_parameter_max_length=0' = ANY (s.setconfig))",
+            role=names.agent,
+            database=names.database,
+        ),
+    )
+
+
 def _rights_of_agents(names: Names) -> Iterator[SetupStep]:
     rights = ", ".join(AGENT_RIGHTS)
     lacking = " AND ".join(_fill("has_table_privilege({role:r}, c.oid, {right:l})", role=names.agent, right=right)
@@ -190,10 +214,23 @@ def _rights_of_readers(names: Names) -> Iterator[SetupStep]:
     yield _step(
         "readers read all tables",
         _fill(f"GRANT SELECT ON ALL TABLES IN SCHEMA {_SCHEMA} TO {{role}}", role=names.reader),
-        f"NOT EXISTS (SELECT FROM pg_class c WHERE {_TABLES} AND c.relname <> 'cluster'"
+        f"NOT EXISTS (SELECT FROM pg_class c WHERE {_TABLES} AND c.relname <> 'cluster' AND NOT {_OF_RECORDS}"
         + _fill(" AND has_table_privilege({role:r}, c.oid, 'SELECT') IS NOT TRUE)", role=names.reader),
     )
     yield _default("of tables that a migration makes", names, "TABLES", "r", ("SELECT",), names.reader)
+    for what, statement, column, wanted in (
+        ("readers do not see records, which small files have", f"REVOKE SELECT ON {_RECORDS} FROM", "body", "FALSE"),
+        ("but which small files there are", f"GRANT SELECT (slot, file_id) ON {_RECORDS} TO", "file_id", "TRUE"),
+    ):
+        yield _step(
+            what,
+            _fill(f"{statement} {{role}}", role=names.reader),
+            f"NOT EXISTS (SELECT FROM pg_class c WHERE {_TABLES} AND CASE WHEN {_OF_RECORDS} THEN"
+            + _fill(
+                f" has_column_privilege({{role:r}}, c.oid, '{column}', 'SELECT') IS NOT {wanted} END)",
+                role=names.reader,
+            ),
+        )
     columns = (
         f"pg_attribute a WHERE a.attrelid = to_regclass('{_SCHEMA}.cluster') AND a.attnum > 0 AND NOT a.attisdropped"
         " AND a.attname"

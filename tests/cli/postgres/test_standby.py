@@ -39,7 +39,7 @@ def test_the_printed_steps_make_a_synchronous_standby(servers: Servers, capsys: 
     servers.start("standby_a")
     servers.wait_until_streamed("standby_a")
     run_sql(servers, settings)
-    until("synchronous", lambda: is_synchronous(servers))
+    until(lambda: is_synchronous(servers), "synchronous")
     assert "standby_a|streaming|quorum" in run_sql(servers, look)
     assert ask(servers.url("primary"), "SHOW max_slot_wal_keep_size") == ("64GB",)
 
