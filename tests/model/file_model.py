@@ -179,6 +179,10 @@ class ModelWithFiles(ModelMetastore):
         live = [extent for partition in self.partitions.values() for extent in partition.extents]
         return live + [extent for extents in self.leftovers.values() for extent in extents]
 
+    def inline_extents(self) -> list[Extent]:
+        """See ModelInline; deleted partitions are purged later."""
+        return self._all_extents()
+
     def _settle(self) -> None:
         """Files that lost their last extent are dead from now on; those that got one are not."""
         named = {extent.file_id for extent in self._all_extents()}
@@ -187,3 +191,4 @@ class ModelWithFiles(ModelMetastore):
                 file.dead_ms = None
             elif file.dead_ms is None:
                 file.dead_ms = self.clock.wall_ms()
+        self.settle_inline()

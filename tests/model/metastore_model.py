@@ -38,7 +38,9 @@ from headrace.metastore.partitions.changes import Expansion, Shrinking
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
-from tests.model.compaction_model import ModelCompaction, SwapCall
+from tests.model.compaction_model import SwapCall
+from tests.model.inline_model import ModelInline
+from tests.model.job_model import ModelJobs
 from tests.model.partition_model import ModelPartition
 from tests.model.producer_model import (
     DELETED_TOPICS_OF_A_NAME,
@@ -53,7 +55,6 @@ from tests.model.producer_model import (
     producer_is_old,
     remember,
 )
-from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
 """A file created longer ago is refused, unless its answer is still there."""
@@ -64,11 +65,13 @@ EXTENTS_PER_QUERY = 500
 """find_extents never returns more for one query."""
 
 
-class ModelMetastore(ModelRetention, ModelCompaction):
-    """CommitApi, IndexApi and RetentionApi. Nothing is ever concurrent here."""
+class ModelMetastore(ModelInline):
+    """CommitApi, IndexApi, InlineApi and RetentionApi. Nothing is ever concurrent here."""
 
     def __init__(self, clock: Clock | None = None, *, shards: int = 4) -> None:
+        super().__init__()
         self.clock = clock or SystemClock()
+        self.jobs = ModelJobs(self.clock)
         self.shards = shards
         self.incarnation_id = uuid.UUID(int=1)
         self.life = 0
@@ -124,6 +127,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         for shard in sorted({self._shard(key) for key in deleted}):
             keys = [key for key in deleted if self._shard(key) == shard]
             self._append_feed(shard, FeedKind.TOPIC_DELETED, deleted_keys=keys)
+        self.settle_inline()
 
     def move_log_start(self, key: int, offset: int) -> None:
         """Do what DeleteRecords and retention do: forget whole extents below `offset` and tell readers."""
@@ -198,12 +202,14 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         """See metastore.api.commit.CommitApi."""
         if len({file.file_id for file in files}) != len(files):
             raise InvalidError("commit refused: a file id is named twice in one call")
+        self.store_inline(files)
         appended: list[Extent] = []
         answers = [self._commit_file(node_id, broker_epoch, file, appended) for file in files]
         for shard in sorted({self._shard(extent.partition_key) for extent in appended}):
             mine = [extent for extent in appended if self._shard(extent.partition_key) == shard]
             mine.sort(key=lambda extent: (extent.partition_key, extent.base_offset))
             self._append_feed(shard, FeedKind.COMMIT, extents=mine)
+        self.settle_inline()
         return answers
 
     def _commit_file(self, node_id: int, broker_epoch: int, file: FileCommit, appended: list[Extent]) -> FileAnswer:

@@ -30,6 +30,7 @@ from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.agent.transactions.producer_requests import InitProducerId
+from headrace.metastore.inline_store import InlineStore
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
@@ -109,7 +110,7 @@ class Process:
         self._is_joining = False
         self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
-        store = self._dressed(BucketLine(world, self, rng), rng)
+        store = InlineStore(self._dressed(BucketLine(world, self, rng), rng), nouns(self._metastore).inline)
         self._keeper = LifeKeeper(nouns(self._metastore).life, store, self.clock, rng)
         context = a_context(  # transactions are not simulated here
             nouns(self._metastore), self.clock, store=store, settings=plan.settings, rng=rng, registry=_Unregistered()

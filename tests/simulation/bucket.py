@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.storage.errors import CorruptError
-from headrace.storage.file_id import SEGMENTS, file_id_of, object_key
+from headrace.storage.file_id import SEGMENTS, file_id_of, is_inline, object_key
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo, StoreDecorator
 from tests.simulation.faults import Fault
+from tests.simulation.problems import Kind
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
 
 if TYPE_CHECKING:
@@ -39,14 +40,24 @@ class Bucket:
         self.notes = MemoryStore(world.clock)
         """What agents record in addition: each life of the metastore, and extents that they forgot."""
         self.ever_put: dict[uuid.UUID, bytes] = {}
+        self.sent_inline: dict[uuid.UUID, bytes] = {}
+        """What commits of inline files were sent with."""
 
     def put(self, key: str, body: bytes, kept: int | None = None) -> ObjectInfo:
         """Store the body's first `kept` bytes, or all of them."""
         self.ever_put[file_id_of(key)] = body
+        if is_inline(file_id_of(key)):
+            self._judge_saved(file_id_of(key), body)
         info: ObjectInfo = run_at_once(self.objects.put(key, body[:kept]))
         if self._world.faults.strikes(Fault.CONDEMNED_AT_STEP):
             self._world.sweeper.take(file_id_of(key))
         return info
+
+    def _judge_saved(self, file_id: uuid.UUID, body: bytes) -> None:
+        """Only what a server has committed is saved here, when its life is over (agent/fetch/loss_notes.py)."""
+        servers = (self._world.database, *self._world.past)
+        if not any(server.has_committed(file_id) for server in servers) or body != self.sent_inline.get(file_id):
+            self._world.report(Kind.UNACCOUNTED, f"an inline file is put into the bucket: file={file_id}")
 
     def read(self, file_id: uuid.UUID) -> bytes | None:
         """The file's bytes; None when it is not there."""

@@ -52,7 +52,9 @@ def _wrong(flushes: list[Flush], limits: FlushLimits) -> Iterator[str]:
     counted = [
         trace.closed_at
         for trace, _ in flushes
-        if trace.size_bytes < limits.free_bytes and trace.reason in (*EARLY_REASONS, FlushReason.LINGER)
+        if trace.size_bytes < limits.free_bytes
+        and trace.reason in (*EARLY_REASONS, FlushReason.LINGER)
+        and not _was_inline(trace)
     ]
     for first, start in enumerate(counted):
         for count, end in enumerate(counted[first:], start=1):
@@ -62,3 +64,8 @@ def _wrong(flushes: list[Flush], limits: FlushLimits) -> Iterator[str]:
             if count > allowed + 1e-6:
                 yield f"{count} files in {elapsed:.4f} s, {allowed:.1f} are allowed"
                 return
+
+
+def _was_inline(trace: FileTrace) -> bool:
+    """Its bytes were stored by its commit: no object was put, and none is paid for."""
+    return trace.put_started_at == trace.stored_at

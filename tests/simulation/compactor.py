@@ -87,7 +87,7 @@ class SimulatedCompactor:
 
     async def _carry_out(self, plan: Plan, rng: random.Random) -> None:
         limits = MergeLimits(file_bytes=rng.choice((400, 1 << 20)), extent_bytes=rng.choice((300, 1_000, 1 << 20)))
-        async with aclosing(merge(plan, reads_of(self._world.bucket.objects), limits, MergeCounts())) as files:
+        async with aclosing(merge(plan, reads_of(self._world.stored), limits, MergeCounts())) as files:
             async for file in files:
                 self._store(plan, file, rng)
 

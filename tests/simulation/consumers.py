@@ -126,6 +126,8 @@ class Reader:
             self._world.report(Kind.REWOUND, f"{self.name} at {place}:{self.positions[place]} got out of range")
         elif code != STORAGE_ERROR:
             self._world.report(Kind.SPURIOUS, f"{self.name} at {place}: code={code}")
+        elif self._world.is_final:
+            self._world.report(Kind.UNSEEN, f"{self.name} at {place}:{self.positions[place]} got a storage error")
         return False
 
 

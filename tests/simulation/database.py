@@ -4,6 +4,7 @@ Fault model: as remote.py; feed pages that are cut short (later rows come with t
 late; files that poison every call that they are in. Feed rows may be forgotten, the database's clock may
 jump, its incarnation id may change (nemesis.py); a server may crash and come back without the WAL that it had not
 flushed, or be replaced by a copy of what it was (failovers.py).
+A server has the bytes of inline files, as its commits have them: a copy has what it knows the order of.
 The journal is written by what the metastore answers, in the instant in which it does: it knows when
 each batch was committed, which no client can know.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.inline import InlineRange, InlineState
 from headrace.metastore.api.life import Server, ServerLife
 from headrace.metastore.api.read import (
     ALL_BYTES,
@@ -34,6 +36,7 @@ from headrace.metastore.api.read import (
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import is_inline
 from headrace.storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore
 from tests.model.segment_end_model import ModelLifecycle
@@ -91,7 +94,9 @@ class Database:
         self.model: ModelMetastore = (ModelLifecycle if world.plan.has_segments else ModelMetastore)(
             self.clock, shards=shards
         )
-        self.metadata = Metadata(self.model, world.plan.racks)
+        if world.plan.inline is not None:
+            self.model.set_inline_terms(**world.plan.inline.terms._asdict())
+        self.metadata = Metadata(self.model, world.plan.racks, world.plan.low_latency)
         self.is_up = True
         self.timeline = self.begun_timeline = 1
         """Of the server's WAL, and when its life was begun."""
@@ -200,8 +205,13 @@ class Database:
 
     def commit(self, named_life: int, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         self.assert_life(named_life)
+        self._note_bodies(files)
         self._refuse_poisoned(files)
+        emptied = [file.file_id for file in files if self._was_emptied(file.file_id)]
         answers: list[FileAnswer] = run_at_once(self.model.commit_files(node_id, broker_epoch, files))
+        for file_id in emptied:
+            if self.bytes_of(file_id) is not None:
+                self._world.report(Kind.UNACCOUNTED, f"stored again after its slot was emptied: file={file_id}")
         for file, answer in zip(files, answers, strict=True):
             if answer.status is FileStatus.COMMITTED and file.file_id not in self._known:
                 self._known.add(file.file_id)
@@ -209,6 +219,40 @@ class Database:
             elif answer.status in (FileStatus.CONDEMNED, FileStatus.TOO_OLD):
                 self.expelled.update(self._batches_of(file))
         return answers
+
+    def has_committed(self, file_id: uuid.UUID) -> bool:
+        return file_id in self._known
+
+    def bytes_of(self, file_id: uuid.UUID) -> bytes | None:
+        """The file's bytes, wherever its id says that they are; None when they are not there."""
+        return self.model.inline_files.get(file_id) if is_inline(file_id) else self._world.bucket.read(file_id)
+
+    def rotate(self, named_life: int, slot_bytes: int, slot_ms: int) -> int:
+        """Turn the slots, and look whether everything live still has its bytes."""
+        self.assert_life(named_life)
+        emptied: int = run_at_once(self.model.rotate_inline_slots(slot_bytes, slot_ms))
+        if emptied:
+            self._world.faults.count(Fault.SLOT_EMPTIED)
+            self._world.note("slot emptied", [int(slot.state) for slot in self.model.inline_slots])
+        named = {e.source for p in self.model.partitions.values() for e in p.extents if is_inline(e.source)}
+        for file_id in sorted(named - self.model.inline_files.keys()):
+            self._world.report(Kind.UNACCOUNTED, f"slot emptied with a live file: file={file_id}")
+        return emptied
+
+    def ask_inline_move(self, named_life: int) -> None:
+        self.assert_life(named_life)
+        run_at_once(self.model.ask_inline_move())
+
+    def _was_emptied(self, file_id: uuid.UUID) -> bool:
+        """Return whether an inline file is committed and its bytes are gone."""
+        return is_inline(file_id) and file_id in self._known and file_id not in self.model.inline_files
+
+    def _note_bodies(self, files: Sequence[FileCommit]) -> None:
+        for file in files:
+            if file.body is not None:
+                self._world.faults.count(Fault.KEPT_INLINE)
+                if self._world.bucket.sent_inline.setdefault(file.file_id, file.body) != file.body:
+                    self._world.report(Kind.INCONSISTENT, f"an id with other bytes: file={file.file_id}")
 
     def _refuse_poisoned(self, files: Sequence[FileCommit]) -> None:
         """Some files are refused finally, with all other files of the same call."""
@@ -268,17 +312,17 @@ class Database:
                     self.stripped[place.key, committed.base_offset] = committed.identity
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
-        body = self._world.bucket.ever_put.get(file.file_id, b"")
+        body = file.body or self._world.bucket.ever_put.get(file.file_id, b"")
         for staged in file.batches:
             for member in self._world.messages.open(body[staged.position : staged.position + staged.length]):
                 yield member.batch
 
     def _write_down(self, file: FileCommit, answer: FileAnswer, node_id: int) -> None:
         now = self._world.loop.time()
-        body = self._world.bucket.read(file.file_id)
+        body = self.bytes_of(file.file_id)
         if body is None or len(body) != file.size:
             held = "nothing" if body is None else f"{len(body)} bytes"
-            self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} bucket holds {held}")
+            self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} its place holds {held}")
             return
         for staged, (outcome, base_offset, *_) in zip(file.batches, answer.batches, strict=True):
             data = body[staged.position : staged.position + staged.length]
@@ -310,8 +354,18 @@ class Database:
             self.high_watermarks[key].becomes(now, partition.high_watermark)
 
 
+class InlineNow:
+    """The part of InlineApi for those that read straight from the metastore of the moment."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def read_inline(self, ranges: Sequence[InlineRange]) -> list[bytes | None]:
+        return await self._world.database.model.read_inline(ranges)
+
+
 class MetastoreLine(NamesDatabase):
-    """CommitApi, IndexApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
+    """CommitApi, IndexApi, InlineApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
 
     def __init__(self, world: World, process: Process, rng: random.Random) -> None:
         self.named_life = NO_LIFE if world.plan.failovers else 0
@@ -344,7 +398,7 @@ class MetastoreLine(NamesDatabase):
         return await self._write(lambda server: server.begin_life(life, incarnation_id))
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        sent = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]
+        sent = [FileCommit(file.file_id, file.size, list(file.batches), file.body) for file in files]
         life = self.named_life
         return await self._write(lambda server: server.commit(life, node_id, broker_epoch, sent), COMMIT_MENU)
 
@@ -376,6 +430,19 @@ class MetastoreLine(NamesDatabase):
         if page.rows and self._world.faults.strikes(Fault.PARTIAL_PAGE):
             page = replace(page, rows=page.rows[: self._rng.randrange(len(page.rows))])
         return page
+
+    async def read_inline(self, ranges: Sequence[InlineRange]) -> list[bytes | None]:
+        wanted = list(ranges)
+        found: list[bytes | None] = await self._read(lambda server: run_at_once(server.model.read_inline(wanted)))
+        return found
+
+    async def inline_state(self) -> InlineState:
+        found: InlineState = await self._read(lambda server: run_at_once(server.model.inline_state()))
+        return found
+
+    async def rotate_inline_slots(self, slot_bytes: int, slot_ms: int) -> int:
+        life = self.named_life
+        return await self._write(lambda server: server.rotate(life, slot_bytes, slot_ms))
 
     async def read_head(self) -> MetadataImage:
         return await self._read(lambda server: server.metadata.head)

@@ -126,7 +126,7 @@ class KeyedLog:
         partition = self._world.database.model.partitions[place.key]
         found: list[Record] = []
         for extent in partition.visible_extents:
-            body = self._world.bucket.read(extent.source) or b""
+            body = self._world.database.bytes_of(extent.source) or b""
             data = memoryview(body)[extent.position : extent.position + extent.length]
             offset = extent.base_offset
             try:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headrace.agent.cluster.routing import Routes
+from headrace.config.topic_configs import LOW_LATENCY_ENABLE
+from headrace.metastore.api.agents import LOW_LATENCY, FeatureRange
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.life.numbers import log_floor
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
@@ -83,10 +85,16 @@ class Metadata:
     _standing: list[Topic]
     """For a copy: the topics that existed when it was made."""
 
-    def __init__(self, model: ModelMetastore, racks: Sequence[str | None]) -> None:
+    def __init__(
+        self, model: ModelMetastore, racks: Sequence[str | None], low_latency: Collection[str] | None = None
+    ) -> None:
+        """`low_latency`: the names of topics with low.latency.enable; None in a cluster without inline files."""
         self._model = model
         self._racks = racks
+        self._low_latency = low_latency or ()
         self.head = MetadataImage()
+        if low_latency is not None:
+            self.head = replace(self.head, features=MappingProxyType({LOW_LATENCY: FeatureRange(1, 1)}))
         self.topics: list[Topic] = []
         self._next_number = FIRST_TOPIC_NUMBER
         self._serials = itertools.count(FIRST_TOPIC_NUMBER)
@@ -128,6 +136,7 @@ class Metadata:
         image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
         configs = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
         configs |= {"cleanup.policy": "compact"} if is_compacted else {}
+        configs |= {LOW_LATENCY_ENABLE: "true"} if name in self._low_latency else {}
         added = {(TOPIC_RESOURCE, name): configs} if configs else {}
         self._replace({**self.head.topics_by_id, topic.topic_id: image}, {**self.head.configs, **added})
         return topic

@@ -7,9 +7,11 @@ faults to meet is found sooner than if every schedule had all of them.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
 
 from headrace.agent.fetch.index.shard_interest import FollowPolicy
 from headrace.config.settings import Settings
@@ -66,7 +68,7 @@ BLOWS: Mapping[Fault, int] = {
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
 _SEGMENTS, _CRASHES, _GROWTH, _PARTS = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007, 0x5EED_0008
-_MOVES = 0x5EED_0009
+_MOVES, _INLINE = 0x5EED_0009, 0x5EED_000A
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -106,6 +108,26 @@ agents that follow all would list."""
 FIRST_SEED_WITH_MOVES = 1 << 45
 """In schedules of these seeds and above leaders move, and producers follow them for minutes, over connections that stay
 open; in each fourth one the metastore is replaced, too."""
+
+
+FIRST_SEED_WITH_INLINE = 1 << 46
+"""In schedules of these seeds and above some topics have low.latency.enable: small files are inline (mover.py). Some of
+them have failovers, a compacted topic, or agents that follow parts of the feed, too."""
+
+
+class InlineTerms(NamedTuple):
+    """Of the slots: how many, how long one keeps dead files, and how long it is not looked at then."""
+
+    slots: int
+    grace_ms: int
+    look_ms: int
+
+
+class InlinePlan(NamedTuple):
+    """`topics`: those with low.latency.enable."""
+
+    topics: frozenset[str]
+    terms: InlineTerms
 
 
 class Failover(NamedTuple):
@@ -159,6 +181,13 @@ class Plan:
     """Whether clients are sent to leaders, which move."""
     compares_lists: bool = False
     """Whether all that full following would list as lost must be listed."""
+    inline: InlinePlan | None = None
+    """None without inline files."""
+
+    @property
+    def low_latency(self) -> frozenset[str] | None:
+        """Topics with low.latency.enable; None in a cluster that cannot have them."""
+        return None if self.inline is None else self.inline.topics
 
     @property
     def is_prompt(self) -> bool:
@@ -168,6 +197,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_INLINE:
+        return _with_inline(_INLINE_AMONG[seed % len(_INLINE_AMONG)](_plan(seed)))
     if seed >= FIRST_SEED_WITH_MOVES:
         return _with_moves(_with_failovers(_plan(seed)) if seed % 4 == 3 else _plan(seed))
     if seed >= FIRST_SEED_WITH_PARTS:
@@ -326,6 +357,37 @@ def _with_segments(plan: Plan) -> Plan:
         blows=blows,
         rates={} if is_calm else {fault: rate for fault, rate in plan.rates.items() if fault is not Fault.ALTERED},
         has_segments=True,
+    )
+
+
+_INLINE_AMONG: Sequence[Callable[[Plan], Plan]] = (
+    *(lambda plan: plan, _with_failovers, lambda plan: plan, _with_cleaning),
+    *(lambda plan: plan, _with_failovers, lambda plan: plan, _with_parts),
+)
+"""By the last bits of the seed."""
+
+
+def _with_inline(plan: Plan) -> Plan:
+    """Slots and limits are small, so that slots turn and fill up, and files go into the bucket at times."""
+    rng = random.Random(plan.seed ^ _INLINE)
+    topics = rng.choice((("stable",), ("stable", "stamped"), ("stable", "mortal"), ("stamped", "mortal")))
+    settings = msgspec.structs.replace(
+        plan.settings,
+        low_latency_file_max_bytes=rng.choice((90, 110, 250, 65_536)),
+        low_latency_max_bytes_per_second=rng.choice((4_000, 30_000, 10_000_000)),
+        low_latency_held_max_bytes=rng.choice((2_000, 6_000, 100_000)),
+        low_latency_move_ms=rng.choice((30, 30, 200, 1_000)),
+    )
+    return replace(
+        plan,
+        seconds=plan.seconds + 0.8,
+        pipelined_producers=max(plan.pipelined_producers, 1),
+        settings=settings,
+        rates={} if rng.random() < 0.1 else plan.rates,
+        inline=InlinePlan(
+            frozenset({*topics, "keyed"}),
+            InlineTerms(rng.choice((2, 3, 6, 16)), rng.choice((0, 50, 500)), rng.choice((0, 100))),
+        ),
     )
 
 

@@ -1,4 +1,5 @@
-"""The log as bucket and metastore hold it, read by a reader that shares no code with the read path."""
+"""The log as bucket and metastore hold it, each byte where its file's id says, read by a reader that shares no code
+with the read path."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def read_stored_logs(world: World, problems: list[Problem]) -> StoredLog:
 def read_extent(world: World, place: Place, extent: Extent, problems: list[Problem]) -> list[Entry]:
     """The batches of one extent."""
     where = f"{place} offsets={extent.base_offset}-{extent.last_offset} file={extent.file_id}"
-    body = world.bucket.read(extent.source)
+    body = world.database.bytes_of(extent.source)
     if body is None or len(body) < extent.position + extent.length:
         problems.append(Problem(Kind.UNACCOUNTED, f"extent without its bytes: {where}"))
         return []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.planted import PlantedBugs
-from tests.simulation import bugs_cleaning, bugs_growth, bugs_lives, bugs_moves, bugs_parts, bugs_segments
+from tests.simulation import bugs_cleaning, bugs_growth, bugs_inline, bugs_lives, bugs_moves, bugs_parts, bugs_segments
 from tests.simulation.bug import Bug, bugs_of
 from tests.simulation.faults import Fault
 from tests.simulation.plan import (
@@ -18,6 +18,7 @@ from tests.simulation.plan import (
     FIRST_SEED_WITH_CLEANING,
     FIRST_SEED_WITH_FAILOVERS,
     FIRST_SEED_WITH_GROWTH,
+    FIRST_SEED_WITH_INLINE,
     FIRST_SEED_WITH_MOVES,
     FIRST_SEED_WITH_PARTS,
     FIRST_SEED_WITH_SEGMENTS,
@@ -98,6 +99,26 @@ Polls are late, cut short or lost, agents are stopped in between, a standby may 
 was acknowledged, in order.
 """
 
+INLINE = Suite(
+    "inline files",
+    FIRST_SEED_WITH_INLINE,
+    everyday=8,
+    per_test=8,
+    most=3_000,
+    requirements=("X13", "W1", "W4", "W7"),
+    bugs=bugs_of(bugs_inline),
+    adds=lambda plan: plan.inline,
+    did=lambda counts, schedules: (
+        counts[Fault.KEPT_INLINE.value] > 10 * schedules and counts[Fault.SLOT_EMPTIED.value] >= schedules
+    ),
+)
+"""Small files of some topics are in the metastore until they are moved; a part of the schedules has failovers, a
+compacted topic, or agents that follow parts of the feed.
+
+What is acknowledged is readable wherever it is, nothing is stored twice, and once all is moved the metastore holds
+nothing.
+"""
+
 MOVES = Suite(
     "moves",
     FIRST_SEED_WITH_MOVES,
@@ -147,4 +168,4 @@ Every object in the bucket is one that an extent names, no key is left in betwee
 the states: judged after every call, and at the end (check_segments.py).
 """
 
-SUITES = (CLEANING, FAILING_OVER, GROWTH, MOVES, PARTS, SEGMENTS)
+SUITES = (CLEANING, FAILING_OVER, GROWTH, INLINE, MOVES, PARTS, SEGMENTS)

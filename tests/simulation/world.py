@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
+from headrace.metastore.inline_store import InlineStore
+from tests.nouns import nouns
 from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
@@ -26,7 +28,7 @@ from tests.simulation.cleaner import SimulatedCleaner
 from tests.simulation.clocks import CLOCK_RATES, EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
-from tests.simulation.database import Database
+from tests.simulation.database import Database, InlineNow
 from tests.simulation.failovers import Failovers
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.full_following import FullFollowing
@@ -37,6 +39,7 @@ from tests.simulation.lane import Style
 from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
+from tests.simulation.mover import SimulatedMover
 from tests.simulation.neighbours import dial
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import SimulatedConnection
@@ -100,6 +103,8 @@ class World:
         self.bucket = Bucket(self)
         self.database = Database(self, plan.shards)
         """The server that is the metastore now."""
+        self.stored = InlineStore(self.bucket.objects, nouns(InlineNow(self)).inline)
+        """Every file's bytes, wherever they are now."""
         self.past: list[Database] = []
         """Those that were, oldest first."""
         self.lives_begun: list[tuple[float, Database]] = []
@@ -111,6 +116,8 @@ class World:
         self.keyed = KeyedLog(self)
         self.cleaner = SimulatedCleaner(self)
         self.workers = SegmentWorkers(self) if plan.has_segments else None
+        self.mover_rng = random.Random(plan.seed + 2)
+        self.mover = SimulatedMover(self) if plan.inline is not None else None
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
@@ -263,8 +270,7 @@ class World:
             ]
             consumers += [KeyedReader(self, f"keyed-reader-{number}", rng) for number in range(plan.keyed_readers)]
             self.spawn(self.cleaner.run())
-        if self.workers:
-            self.spawn(self.workers.run())
+        self._start_workers()
         producing = [self.spawn(producer.run()) for producer in producers]
         consuming = [self.spawn(consumer.run()) for consumer in consumers]
         for number in range(plan.askers):
@@ -282,13 +288,24 @@ class World:
         await self._await_the_life()
         await self.cleaner.settle()
         await self.wait_for_the_late()
-        if self.workers:
-            await self.workers.settle()
+        await self._settle_workers()
         self.is_final = True
         await self._see_the_end(consuming, consumers)
         self.sweeper.sweep_all()
         for agent in self.agents:
             await self._read_everything(agent)
+
+    def _start_workers(self) -> None:
+        if self.workers:
+            self.spawn(self.workers.run())
+        if self.mover:
+            self.spawn(self.mover.run())
+
+    async def _settle_workers(self) -> None:
+        if self.workers:
+            await self.workers.settle()
+        if self.mover:
+            await self.mover.settle()
 
     def _calm_down(self) -> None:
         self.note("calm")
