@@ -41,7 +41,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 600, 50, 380
 DECADES = 4
 STEPS_PER_DECADE = 8
 LABEL_HEIGHT = 18
-COLOURS = ("#0b6e99", "#c2571a", "#5a7d2a", "#7a4fa3")
+COLOURS = ("#0b6e99", "#2aa7c9", "#c2571a", "#5a7d2a", "#7a4fa3")
 STYLE = """\
 text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd } .line { fill: none; stroke-width: 2.5 }
 .here { stroke: #222; stroke-dasharray: 4 4 } .title { font-weight: bold }
@@ -197,6 +197,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="members of all consumer groups, each of which commits offsets every 5 seconds",
     )
+    parser.add_argument(
+        "--low-latency",
+        action="store_true",
+        help="show the needs with low.latency.enable on all topics; the bills have both",
+    )
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of prices.toml")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")
     parser.add_argument("--json", action="store_true", help="JSON for scripts")
@@ -214,6 +219,7 @@ def run(args: argparse.Namespace) -> int:
         partitions=max(1, args.partitions),
         early_flushes_s=args.early_flushes,
         group_members=args.group_members,
+        low_latency=args.low_latency,
     )
     constants, list_prices = measured(), prices(args.prices)
     need, found = needs(workload, constants), bills(workload, constants, list_prices)

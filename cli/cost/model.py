@@ -5,7 +5,8 @@ Invariant of constants and prices: each value names where it comes from; a name 
 never a default.
 
     Workload ──needs──> Needs (requests, bytes, cores of Headrace)
-        └──bills──> Bill of Headrace, of Kafka in three zones, of the same with tiered storage, of a managed Kafka
+        └──bills──> Bill of Headrace, of the same with low.latency.enable on all topics, of Kafka in three zones, of the
+                    same with tiered storage, of a managed Kafka
 
 Invariant: every number is a constant, a price, the workload's, or a setting's default; nothing is fitted here.
 What is not in the sums: replays of old records, swaps of extents by compaction in Postgres, backups, load balancers,
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,6 +105,11 @@ HEARTBEAT_SECONDS = 5.0
 """group.consumer.heartbeat.interval.ms."""
 TIERED_SEGMENT_BYTES, TIERED_PUTS_PER_SEGMENT = 2**30, 3
 """segment.bytes of Kafka, and the objects that a plugin of KIP-405 writes for one: log, indexes, manifest."""
+MOVE_SECONDS, MOVED_BYTES = 45.0, 32 * MIB
+"""After how long, or how many bytes, small files are moved: low.latency.move.ms, and half of compaction.interval.ms; and
+compactor/planner.py."""
+INLINE_SECONDS = 150.0
+"""How long the rows of small files stay: one slot is filled, one is moved, and one waits to be emptied."""
 LEVEL0_SECONDS = 75 * 60
 """How long a flushed file stays although its records are merged."""
 
@@ -129,6 +135,14 @@ class Workload:
     chunk_bytes: float = 4 * MIB
     group_members: int = 0
     offset_commit_s: float = 5.0
+    low_latency: bool = False
+    """Whether all topics have low.latency.enable: small files go into the metastore first."""
+    inline_file_bytes: float = 256 * 1024
+    """low.latency.file.max.bytes."""
+    inline_bytes_s: float = 16 * MIB
+    """low.latency.max.bytes.per.second."""
+    inline_commits_s: float = 100.0
+    """Most commits of an agent with small files: one is made when the one before has its answer."""
 
     @property
     def write_gb_s(self) -> float:
@@ -157,6 +171,8 @@ class Needs:
     postgres_cores: float
     wal_bytes_s: float
     metastore_bytes: float
+    inline_bytes_s: float
+    """Bytes that go into the metastore first; 0: all go into the bucket at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +198,16 @@ def needs(workload: Workload, measured: Constants) -> Needs:
 
     small_files_s = max(1000 / workload.linger_ms, workload.early_flushes_s)  # decisions/0032: they share a budget
     files_s = agents * max(small_files_s, workload.write_mib_s * MIB / agents / workload.flush_bytes)
+    inline_s, moves_s = _inline(workload, agents), 0.0
+    if inline_s:
+        files_s, moves_s = min(workload.batches_s, agents * workload.inline_commits_s), _moves_s(workload)
     file_bytes = workload.write_mib_s * MIB / files_s
     extents = max(1.0, min(workload.partitions, workload.batches_s / files_s))
     merged_s = workload.write_mib_s * MIB / measured.value("merged_file_bytes")
     zones_read = workload.zones if workload.fanout else 0
-    tail_reads_s = files_s * math.ceil(file_bytes / workload.chunk_bytes) * zones_read  # decisions/0014
+    tail_reads_s = (
+        0 if inline_s else files_s * math.ceil(file_bytes / workload.chunk_bytes) * zones_read
+    )  # decisions/0014
 
     stored = workload.write_mib_s * MIB * (workload.retention_days * DAY_SECONDS + 2 * LEVEL0_SECONDS)
     commit_s = measured.line("postgres_us_per_commit", extents, "extents", "us") / 1e6
@@ -196,6 +217,9 @@ def needs(workload: Workload, measured: Constants) -> Needs:
     poll_s = poll_us / 1e6 * agents * 1000 / workload.feed_poll_ms
     reads_s = measured.value("postgres_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
     wal = files_s * measured.line("postgres_wal_bytes_per_commit", extents, "extents", "bytes") + groups.wal_bytes_s
+    wal += inline_s * measured.value("inline_wal_per_byte")
+    inline_cores = inline_s / GB * measured.value("postgres_inline_s_per_gb")
+    puts_s = moves_s if inline_s else files_s
     files = stored / measured.value("merged_file_bytes")
     rows = files * measured.value("merged_rows_per_file") + files_s * LEVEL0_SECONDS * (extents + 1)
     return Needs(
@@ -204,16 +228,44 @@ def needs(workload: Workload, measured: Constants) -> Needs:
         followed_share=followed_share(agents, workload.zones),
         agent_cores=agent_cores,
         compactor_cores=workload.write_gb_s * compaction_s_per_gb(workload, measured),
-        puts_s=files_s + 2 * merged_s,
-        early_flushes_s=agents * workload.early_flushes_s,
-        gets_s=tail_reads_s
-        + files_s
-        + merged_s * math.ceil(measured.value("merged_file_bytes") / workload.flush_bytes),
+        puts_s=puts_s + 2 * merged_s,
+        early_flushes_s=0 if inline_s else agents * workload.early_flushes_s,
+        gets_s=tail_reads_s + puts_s + merged_s * math.ceil(measured.value("merged_file_bytes") / workload.flush_bytes),
         stored_bytes=stored,
-        postgres_cores=files_s * commit_s + poll_s + reads_s + groups.postgres_cores,
+        postgres_cores=files_s * commit_s + poll_s + reads_s + groups.postgres_cores + inline_cores,
         wal_bytes_s=wal,
-        metastore_bytes=rows * measured.value("metastore_row_bytes") + wal * WAL_HOURS * 3600,
+        metastore_bytes=rows * measured.value("metastore_row_bytes")
+        + wal * WAL_HOURS * 3600
+        + inline_s * INLINE_SECONDS,
+        inline_bytes_s=inline_s,
     )
+
+
+def _inline(workload: Workload, agents: int) -> float:
+    """Return the bytes per second that go into the metastore first: all, or none if they are too many or files too large.
+
+    In between each request is decided by itself; the bill is then between the two.
+    """
+    bytes_s = workload.write_mib_s * MIB
+    file_bytes = max(workload.batch_kib * 1024, bytes_s / agents / workload.inline_commits_s)
+    is_inline = file_bytes <= workload.inline_file_bytes and bytes_s <= workload.inline_bytes_s
+    return bytes_s if workload.low_latency and is_inline else 0.0
+
+
+def _moves_s(workload: Workload) -> float:
+    """Return how many files moves write per second."""
+    return max(1 / MOVE_SECONDS, workload.write_mib_s * MIB / MOVED_BYTES)
+
+
+def inline_zone_bytes_s(need: Needs, workload: Workload) -> float:
+    """Return the bytes of small files that cross zones: to Postgres, from there to merges, and to a reader of each other
+    zone. What its standby gets is WAL, which is counted for all commits.
+    """
+    if not workload.zones:
+        return 0.0
+    elsewhere = (workload.zones - 1) / workload.zones
+    readers = workload.zones - 1 if workload.fanout else 0
+    return need.inline_bytes_s * elsewhere * (2 + readers)
 
 
 class GroupNeeds(NamedTuple):
@@ -266,26 +318,32 @@ def early_flush_bill(need: Needs, prices: Prices) -> float:
 
 
 def bills(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
-    """Headrace; Kafka on machines in three zones with consumers that read in their zone, without tiered storage and
-    with it; and the first of the two managed."""
-    return [_headrace(needs(workload, measured), prices), *_kafkas(workload, measured, prices)]
+    """Headrace without and with low.latency.enable; Kafka on machines in three zones with consumers that read in their
+    zone, without tiered storage and with it; and the first of the two managed."""
+    own = [
+        _headrace(name, replace(workload, low_latency=low_latency), measured, prices)
+        for name, low_latency in (("Headrace", False), ("low latency", True))
+    ]
+    return [*own, *_kafkas(workload, measured, prices)]
 
 
-def _headrace(need: Needs, prices: Prices) -> Bill:
+def _headrace(name: str, workload: Workload, measured: Constants, prices: Prices) -> Bill:
     """Agents and compactors share machines; Postgres has a standby in another zone."""
+    need = needs(workload, measured)
     core_month = prices.value("machine_hour") * MONTH_HOURS / prices.value("cores_per_machine")
     serving_cores = max(need.agents, math.ceil((need.agent_cores + need.compactor_cores) / CORE_SHARE))
     postgres_cores = max(prices.value("cores_per_machine"), math.ceil(need.postgres_cores / CORE_SHARE))
-    wal_gb = need.wal_bytes_s * MONTH_SECONDS / GB
+    zone_gb = need.wal_bytes_s * MONTH_SECONDS / GB
+    zone_gb += inline_zone_bytes_s(need, workload) * MONTH_SECONDS / GB
     return Bill(
-        "Headrace",
+        name,
         {
             "machines": serving_cores * core_month,
             "Postgres": 2 * (postgres_cores * core_month + need.metastore_bytes / GB * prices.value("disk_gb_month")),
             "storage": need.stored_bytes / GB * prices.value("object_gb_month"),
             "requests": dollars_per_month(need.puts_s, prices.value("put_1000"))
             + dollars_per_month(need.gets_s, prices.value("get_1000")),
-            "between zones": wal_gb * prices.value("zone_gb"),
+            "between zones": zone_gb * prices.value("zone_gb"),
         },
     )
 
