@@ -23,8 +23,10 @@ from headrace.cli.output import write, write_error
 from headrace.cli.storage import format_bucket, look
 from headrace.config.addresses import shown_address
 from headrace.config.cluster_values import proposed
+from headrace.config.declared import declared
 from headrace.config.listeners import COMPACTOR, TABLES, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
+from headrace.config.topic_configs import LOW_LATENCY_ENABLE
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.address import url_with_password
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -122,6 +124,8 @@ def _run(args: argparse.Namespace) -> int:
         }
     if args.config:
         passed_on["config"] = str(args.config)
+    elif settings.bucket.startswith("s3://") and declared()[LOW_LATENCY_ENABLE].environment not in os.environ:
+        passed_on.setdefault(LOW_LATENCY_ENABLE, "true")  # its Postgres is next to it, and the bucket is not
     if args.tables:
         require_tables()
         passed_on |= _own_catalog(settings, data_dir)

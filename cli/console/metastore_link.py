@@ -27,6 +27,7 @@ from headrace.cli.doctor import postgres as doctor_postgres
 from headrace.cli.doctor.bucket_facts import read_bucket_facts
 from headrace.cli.doctor.findings import Finding, of_bucket
 from headrace.config.settings import Settings
+from headrace.metastore.api.inline import InlineState
 from headrace.metastore.api.reports import AgentLease, FileLevel, JobCount, JobStatus, Statistics
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.snapshot import load_image
@@ -91,6 +92,7 @@ class BackgroundWork:
     counts: list[JobCount]
     jobs: list[JobStatus]
     """The jobs, at most JOBS_MAX: unfinished ones first."""
+    inline: InlineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class MetastoreLink:
             await metastore.reports.statistics(),
             await metastore.reports.count_jobs(),
             await metastore.reports.list_jobs(JOBS_MAX),
+            await metastore.inline.inline_state(),
         )
 
     async def _registrations(self) -> Registrations:

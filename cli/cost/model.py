@@ -106,8 +106,8 @@ HEARTBEAT_SECONDS = 5.0
 TIERED_SEGMENT_BYTES, TIERED_PUTS_PER_SEGMENT = 2**30, 3
 """segment.bytes of Kafka, and the objects that a plugin of KIP-405 writes for one: log, indexes, manifest."""
 MOVE_SECONDS, MOVED_BYTES = 45.0, 32 * MIB
-"""After how long, or how many bytes, small files are moved: low.latency.move.ms, and half of compaction.interval.ms; and
-compactor/planner.py."""
+"""After how long, or how many bytes, small files are moved: low.latency.move.ms, and half of compaction.interval.ms;
+and compactor/planner.py."""
 INLINE_SECONDS = 150.0
 """How long the rows of small files stay: one slot is filled, one is moved, and one waits to be emptied."""
 LEVEL0_SECONDS = 75 * 60
@@ -242,7 +242,8 @@ def needs(workload: Workload, measured: Constants) -> Needs:
 
 
 def _inline(workload: Workload, agents: int) -> float:
-    """Return the bytes per second that go into the metastore first: all, or none if they are too many or files too large.
+    """Return the bytes per second that go into the metastore first: all, or none if they are too many or files too
+    large.
 
     In between each request is decided by itself; the bill is then between the two.
     """
@@ -258,8 +259,8 @@ def _moves_s(workload: Workload) -> float:
 
 
 def inline_zone_bytes_s(need: Needs, workload: Workload) -> float:
-    """Return the bytes of small files that cross zones: to Postgres, from there to merges, and to a reader of each other
-    zone. What its standby gets is WAL, which is counted for all commits.
+    """Return the bytes of small files that cross zones: to Postgres, from there to merges, and to a reader of each
+    other zone. What its standby gets is WAL, which is counted for all commits.
     """
     if not workload.zones:
         return 0.0
