@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from headrace.compactor.permit import FILE_DELETE_DELAY
 from headrace.metastore.api.compaction import LiveExtents, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.files import DeadFile, JanitorState
+from headrace.metastore.api.inline import InlineRange
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.api.segments import NewSegment, StartOutcome
@@ -60,6 +61,10 @@ class LifecycleApi(ModelCompactionApi):
         outcomes, new = self.lifecycle.swap(token, file.file_id, swaps)
         self.model.announce_swaps(new)
         return outcomes
+
+    async def read_inline(self, ranges: Sequence[InlineRange]) -> list[bytes | None]:
+        """See metastore.api.inline.InlineApi."""
+        return await self.model.read_inline(ranges)
 
     async def move_log_starts(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
         """See metastore.api.retention.RetentionApi."""

@@ -43,7 +43,7 @@ def a_slot_is_emptied_with_an_unmoved_file(patch: Patch) -> None:
 
 @bug("X13", Kind.UNACCOUNTED)
 def a_late_file_stays_in_an_empty_slot(patch: Patch) -> None:
-    """A commit that is repeated after its slot was emptied stores its bytes there, and the slot is not drained again."""
+    """A commit that comes after its slot was emptied stores its bytes there, and the slot is not drained again."""
     patch.replace(ModelInline, "_drain_late_files", lambda self: None)
 
 

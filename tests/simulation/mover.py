@@ -1,7 +1,8 @@
 """The mover of inline files: the real planner and the real merge job, by workers that fail, and the slots.
 
-Place: next to agents, which turn the slots too; compactor.py merges any extents besides. Reads go through InlineStore,
-as in a process with the role compactor.
+Place: next to agents, which turn the slots too; compactor.py merges any extents besides. Where merged files have keys,
+segment_workers.py moves inline files as it merges others, and this module turns the slots only. Reads go through
+InlineStore, as in a process with the role compactor.
 Fault model: as remote.py and bucket.py at every call of a job. Workers are killed and paused at any moment; a lease may
 end while its holder continues, and the next worker does the same job under a higher epoch. A swap may arrive twice.
 Slots are small and few, and keep dead files for a moment only, so that readers come too late.
@@ -172,7 +173,7 @@ class SimulatedMover:
         while not self._world.is_calm:
             await asyncio.sleep(rng.uniform(*BETWEEN_SECONDS))
             kind = rng.choice((PLAN_COMPACTION.name, COMPACT.name, COMPACT.name, None))
-            if kind is None:
+            if kind is None or self._world.workers:
                 self._spawn(self._turn)
             else:
                 if kind == PLAN_COMPACTION.name:
@@ -183,22 +184,29 @@ class SimulatedMover:
                 rng.choice((worker.kill, worker.freeze))(None)
 
     async def settle(self) -> None:
-        """All is calm: everything is moved because it is asked for, and the slots are emptied."""
+        """All is calm: everything is moved because it is asked for, and the slots are emptied. Not after a problem."""
+        if self._world.problems:
+            return
         if self._running:
             await asyncio.wait(list(self._running), timeout=CALM_SECONDS)
         await self._world.wait_for_the_late()
         server = self._world.database
         for _ in range(ROUNDS):
             server.clock.jump(HOUR_MS)
-            server.ask_inline_move(server.model.life)
-            self._plan()
-            while await self._do(PLAN_COMPACTION.name) or await self._do(COMPACT.name):
-                pass
+            if not self._world.workers:
+                await self._move_all()
             server.clock.jump(HOUR_MS)
             for _ in server.model.inline_slots:
                 await self._ended(self._spawn(self._turn))
         for file_id in server.model.inline_files:
             self._world.report(Kind.UNACCOUNTED, f"the metastore still holds a file that was moved: file={file_id}")
+
+    async def _move_all(self) -> None:
+        server = self._world.database
+        server.ask_inline_move(server.model.life)
+        self._plan()
+        while await self._do(PLAN_COMPACTION.name) or await self._do(COMPACT.name):
+            pass
 
     async def _do(self, kind: str) -> bool:
         task = self._begin(kind, HOUR_MS)

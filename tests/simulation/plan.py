@@ -361,7 +361,7 @@ def _with_segments(plan: Plan) -> Plan:
 
 
 _INLINE_AMONG: Sequence[Callable[[Plan], Plan]] = (
-    *(lambda plan: plan, _with_failovers, lambda plan: plan, _with_cleaning),
+    *(lambda plan: plan, _with_failovers, _with_segments, _with_cleaning),
     *(lambda plan: plan, _with_failovers, lambda plan: plan, _with_parts),
 )
 """By the last bits of the seed."""
@@ -373,15 +373,17 @@ def _with_inline(plan: Plan) -> Plan:
     topics = rng.choice((("stable",), ("stable", "stamped"), ("stable", "mortal"), ("stamped", "mortal")))
     settings = msgspec.structs.replace(
         plan.settings,
-        low_latency_file_max_bytes=rng.choice((90, 110, 250, 65_536)),
-        low_latency_max_bytes_per_second=rng.choice((4_000, 30_000, 10_000_000)),
+        low_latency_file_max_bytes=rng.choice((90, 110, 250, 250, 65_536)),
+        low_latency_max_bytes_per_second=rng.choice((800, 10_000_000, 10_000_000)),
         low_latency_held_max_bytes=rng.choice((2_000, 6_000, 100_000)),
         low_latency_move_ms=rng.choice((30, 30, 200, 1_000)),
     )
     return replace(
         plan,
-        seconds=plan.seconds + 0.8,
-        pipelined_producers=max(plan.pipelined_producers, 1),
+        seconds=plan.seconds + 0.4,
+        pipelined_producers=1,
+        consumers=min(plan.consumers, 1),
+        askers=0,
         settings=settings,
         rates={} if rng.random() < 0.1 else plan.rates,
         inline=InlinePlan(

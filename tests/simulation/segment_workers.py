@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ from headrace.jobs.kinds import CLEAN_UP_SEGMENTS, COMPACT, DELETE_DEAD_FILES
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken, NewJob
+from headrace.metastore.inline_store import InlineStore
 from headrace.storage.errors import FencedError, HeadraceError
-from headrace.storage.file_id import file_id_of
+from headrace.storage.file_id import file_id_of, is_inline
+from headrace.storage.objects.store import ObjectStore
 from tests.model.segment_api import LifecycleApi
 from tests.model.segment_end_model import ModelLifecycle
 from tests.nouns import NOUNS
@@ -177,6 +180,9 @@ class SegmentWorkers:
         clock.jump(HOUR_MS)
         while await self._do(COMPACT.name):
             pass
+        if inline := sorted(filter(is_inline, self._live_files())):
+            self._enqueue(COMPACT.name, encode(CompactionJob(tuple(inline), 1)))
+            await self._do(COMPACT.name)
         for _ in range(3):
             while self.model.purges:
                 self.model.purge(ALL)
@@ -200,15 +206,20 @@ class SegmentWorkers:
             await asyncio.wait([task], timeout=CALM_SECONDS)
         return task is not None
 
+    def _live_files(self) -> set[uuid.UUID]:
+        return {e.source for p in self.model.partitions.values() for e in p.visible_extents}
+
     def _add(self, kind: str) -> None:
-        self._jobs += 1
         payload = b""
         if kind == COMPACT.name:
-            found = {e.source for p in self.model.partitions.values() for e in p.visible_extents}
-            if not found:
+            if not (found := self._live_files()):
                 return
             files = sorted(self._rng.sample(sorted(found), self._rng.randint(1, len(found))))
             payload = encode(CompactionJob(tuple(files), self._rng.choice((1, 2))))
+        self._enqueue(kind, payload)
+
+    def _enqueue(self, kind: str, payload: bytes) -> None:
+        self._jobs += 1
         run_at_once(self.model.jobs.enqueue_jobs([NewJob(kind, str(self._jobs), payload)]))
 
     def _begin(self, kind: str, lease_ms: int) -> asyncio.Task[None] | None:
@@ -222,7 +233,7 @@ class SegmentWorkers:
         worker: Any = Worker(world, FIRST_OWNER + job.token.epoch, rng)
         remote = Remote(world, worker, "metastore", LATENCY, rng)
         api: Any = ApiLine(self._api, remote, self.judge)
-        store = JanitorBucketLine(world, worker, rng, self.judge)
+        store = InlineStore(JanitorBucketLine(world, worker, rng, self.judge), api)
         jobs: Any = ApiLine(self.model.jobs, remote, self.judge)
         task = world.loop.create_task(
             self._work(job, self._handler(kind, api, store, rng), jobs), context=worker.context
@@ -231,7 +242,7 @@ class SegmentWorkers:
         task.add_done_callback(self._running.pop)
         return task
 
-    def _handler(self, kind: str, api: Any, store: JanitorBucketLine, rng: random.Random) -> Any:
+    def _handler(self, kind: str, api: Any, store: ObjectStore, rng: random.Random) -> Any:
         registry = CollectorRegistry()
         if kind == DELETE_DEAD_FILES.name:
             return Janitor(api, store, JanitorMetrics(registry, Undecided(registry)))

@@ -102,8 +102,8 @@ was acknowledged, in order.
 INLINE = Suite(
     "inline files",
     FIRST_SEED_WITH_INLINE,
-    everyday=8,
-    per_test=8,
+    everyday=4,
+    per_test=4,
     most=3_000,
     requirements=("X13", "W1", "W4", "W7"),
     bugs=bugs_of(bugs_inline),
