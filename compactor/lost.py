@@ -85,7 +85,7 @@ class Lost:
     """Files of these that agents recorded as committed."""
     unreadable: list[tuple[uuid.UUID, str]] = field(default_factory=list)
     nowhere: list[OffsetRange] = field(default_factory=list)
-    """Offsets of acknowledged records in small files whose bytes nobody has any more."""
+    """Offsets of acknowledged records in small files of which no bytes are left."""
     partitions: dict[tuple[uuid.UUID, int], LostPartition] = field(default_factory=dict)
 
     @property

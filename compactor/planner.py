@@ -4,7 +4,7 @@ Place: in the job loop (jobs/runner.py). The policy is pure, file facts in, jobs
 load/benchmarks/compaction_simulation.py simulates a day of it. Large jobs are reserved for Spark for a limited time:
 jobs that Spark does not finish or has no room for are then open to all workers.
 
-    inline   bytes in the metastore: moved to level 1 after seconds, whatever they are, never by Spark
+    inline   bytes in the metastore: moved to level 1 after seconds, however few they are, never by Spark
     level 0  as agents flushed them: small, every partition in a file
        │     many, or much, or old: copied together, no record opened
     level 1  each partition's bytes are contiguous
@@ -259,7 +259,7 @@ class Planner:
         self._place.next_file = waiting.next_scan
 
     async def _are_inline_files_wanted(self) -> bool:
-        """Return whether all inline files are to be moved now: somebody waits for it, or they take much of their
+        """Return whether all inline files are to be moved now: a scan waits for it, or they take much of their
         room."""
         state = await self._metastore.inline.inline_state()
         is_asked = 0 <= state.asked_ms < ASKED_MS

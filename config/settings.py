@@ -1072,7 +1072,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt, Meta(extra=CLUSTER, description="How often retention looks for records to delete.")
     ] = field(default=300_000, name="log.retention.check.interval.ms")
 
-    # -- small files of topics with low.latency.enable, whose bytes go into the metastore first
+    # -- small files of topics with low.latency.enable: their bytes go into the metastore first
     low_latency_file_max_bytes: Annotated[
         int,
         Meta(

@@ -131,7 +131,7 @@ class InlineStore(StoreDecorator):
 
 
 def inline_id_of(key: str) -> uuid.UUID | None:
-    """Return the id of the inline file whose key it would be; None for any other key."""
+    """Return the id of the inline file with this key; None for any other key."""
     if not key.startswith(SEGMENTS):
         return None
     try:

@@ -54,7 +54,7 @@ def new_bulk_file_id(born_ms: int, term_hours: int, rng: random.Random) -> uuid.
 
 
 def new_inline_file_id(born_ms: int, slot: int, rng: random.Random) -> uuid.UUID:
-    """An id for a flush file whose bytes go into this slot of the metastore, 0 to INLINE_SLOTS_MAX - 1.
+    """An id for a flush file with bytes that go into this slot of the metastore, 0 to INLINE_SLOTS_MAX - 1.
 
     A UUIDv8 like a merged file's, with a mark in the place of the level, and the slot in the eight bits after it. So
     the bytes are found by the id alone, and a commit that is repeated meets the bytes of the first one.
@@ -68,11 +68,6 @@ def new_inline_file_id(born_ms: int, slot: int, rng: random.Random) -> uuid.UUID
 def is_inline(file_id: uuid.UUID) -> bool:
     """Return whether the file's bytes are in the metastore, until what is live of them is in another file."""
     return file_id.int >> 72 & 0xFF == 0x80 | _INLINE_MARK
-
-
-def inline_slot(file_id: uuid.UUID) -> int:
-    """Return the slot with an inline file's bytes."""
-    return file_id.int >> 64 & 0xFF
 
 
 def term_ms(file_id: uuid.UUID) -> int:

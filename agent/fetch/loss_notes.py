@@ -48,7 +48,8 @@ class ForgottenExtents:
         self._writing: set[asyncio.Task[None]] = set()
 
     def note(self, extents: Sequence[Extent]) -> None:
-        """Write them, if there are any; and their inline files into the bucket, as nobody else may have the bytes."""
+        """Write them, if there are any; and their inline files into the bucket, as no other process may have the
+        bytes."""
         if extents:
             inline = {extent.source for extent in extents if is_inline(extent.source)}
             bodies = {file_id: body for file_id in inline if (body := self._body_of(file_id)) is not None}

@@ -6,7 +6,7 @@ The clients that could still add to the file are judged, too (ClientActivity). A
 unanswered request: it may send at any time. A connection's depth is the number of requests that it keeps in flight,
 which is the most unanswered ones at once, seen lately. It refills from an answer until it is at its depth again: it
 sends the next requests as soon as it can.
-Batches of topics with low.latency.enable are in a file of their own, if all of their request's are: it may be inline
+Batches of topics with low.latency.enable are in a separate file, if all of their request's are: it may be inline
 (inline_policy.py), and closes as soon as no other inline file is being committed, as it costs no request.
 Invariant: at most one file of each kind is open; a request's batches are never split over two files, so each request
 waits for one file only. A stream is in one open file only: a small request follows the stream's earlier ones into the

@@ -1,6 +1,6 @@
 """Decide which flush files are inline: their bytes go into the metastore with their commit, and not into the bucket.
 
-Place: asked by the flusher, which keeps batches that may be inline in a file of their own, and by the upload, which
+Place: asked by the flusher, which keeps batches that may be inline in a separate file, and by the upload, which
 fixes the place of a file when it gets its id. Pure: times are parameters. inline_watch.py reports the state of the
 slots. A file is inline if all its topics have low.latency.enable, it is small, and nothing speaks against it: the
 agent's share of the cluster's bytes per second, what waits in the metastore, merges that do not keep up, WAL that
@@ -28,7 +28,7 @@ BURST_S = 1.0
 """Seconds of the rate that may be used at once."""
 SLOW_FACTOR = 1.25
 SLOW_AT_LEAST_S = 0.01
-"""Commits are not slow below it, whatever a PUT takes: on a directory both take milliseconds."""
+"""Commits are not slow below it, also where a PUT is faster: on a directory both take milliseconds."""
 AGAIN_S = 10.0
 """After slow commits, files are inline again for a try after this time."""
 WEIGHT = 0.1
@@ -105,6 +105,16 @@ class InlinePolicy:
     def stored(self, seconds: float) -> None:
         """A PUT of a flush file took this long."""
         self._put_s = _average(self._put_s, seconds)
+
+    @property
+    def held_bytes(self) -> int:
+        """What is in the metastore, as it was seen last."""
+        return 0 if self._state is None else self._state.held_bytes
+
+    @property
+    def oldest_s(self) -> float:
+        """The age of the oldest file there, in the same way."""
+        return 0.0 if self._state is None else self._state.oldest_ms / 1000
 
     def why_not(self, size_bytes: int, now: float) -> InlineReason | None:
         """Return why a file of this size would not be inline; None: it would be."""

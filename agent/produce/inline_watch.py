@@ -16,7 +16,7 @@ from collections.abc import Callable
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.inline_policy import InlineLimits, InlinePolicy
 from headrace.config.settings import Settings
-from headrace.metastore.api.inline import NO_SLOT, InlineApi, InlineState
+from headrace.metastore.api.inline import NO_SLOT, InlineApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -53,10 +53,9 @@ class InlineWatch:
         rng: random.Random,
         *,
         reaches_bucket: Callable[[], bool] = lambda: True,
-        on_seen: Callable[[InlineState], None] = lambda state: None,
     ) -> None:
-        """`reaches_bucket`: whether the bucket answers this process. `on_seen`: shows the state."""
-        self._reaches_bucket, self._on_seen = reaches_bucket, on_seen
+        """`reaches_bucket`: whether the bucket answers this process."""
+        self._reaches_bucket = reaches_bucket
         self._api, self._policy, self._view, self._settings = api, policy, view, settings
         self._clock, self._rng = clock, rng
 
@@ -86,4 +85,3 @@ class InlineWatch:
             state_at = self._clock.monotonic()
             state = await self._api.inline_state()
         self._policy.learned(state, state_at, reaches_bucket=self._reaches_bucket())
-        self._on_seen(state)

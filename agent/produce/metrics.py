@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.agent.produce.files import FileTrace, FlushReason
 from headrace.agent.produce.flush_policy import FlushPolicy, dollars_per_month
-from headrace.agent.produce.inline_policy import InlineReason
+from headrace.agent.produce.inline_policy import InlinePolicy, InlineReason
 from headrace.agent.produce.requests import Refusal
-from headrace.metastore.api.inline import InlineState
 from headrace.storage.clock import Clock
 from headrace.storage.counter_labels import from_zero
 
@@ -74,18 +73,6 @@ class ProduceMetrics:
             "Highest number of early flushes per second; lower while commits are slow; +Inf if they are unlimited",
             registry=registry,
         )
-        self.inline_bytes = Counter(
-            "headrace_produce_inline_bytes_total",
-            "Bytes of files that went into the metastore with their commit",
-            registry=registry,
-        )
-        not_inline = Counter(
-            "headrace_produce_not_inline_total",
-            "Requests for topics with low.latency.enable that went into the bucket at once, by reason",
-            ["reason"],
-            registry=registry,
-        )
-        self.not_inline = from_zero(not_inline, InlineReason)
         files = Counter(
             "headrace_produce_files_total", "Segment files settled: committed or not", ["result"], registry=registry
         )
@@ -105,6 +92,26 @@ class ProduceMetrics:
             ["topic"],
             registry=registry,
         )
+        self._count_inline(registry)
+        self._topics_shown: set[str] = set()
+        self.timed_out = Counter(
+            "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
+        )
+
+    def _count_inline(self, registry: CollectorRegistry) -> None:
+        """Declare what is counted of small files."""
+        self.inline_bytes = Counter(
+            "headrace_produce_inline_bytes_total",
+            "Bytes of files that went into the metastore with their commit",
+            registry=registry,
+        )
+        not_inline = Counter(
+            "headrace_produce_not_inline_total",
+            "Requests for topics with low.latency.enable that went into the bucket at once, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.not_inline = from_zero(not_inline, InlineReason)
         self._inline_held = Gauge(
             "headrace_inline_held_bytes",
             "Bytes of small files that are in the metastore, as this agent saw it last; 0: none, or not seen",
@@ -114,10 +121,6 @@ class ProduceMetrics:
             "headrace_inline_oldest_seconds",
             "Age of the oldest small file in the metastore, as this agent saw it last; it grows while none is moved",
             registry=registry,
-        )
-        self._topics_shown: set[str] = set()
-        self.timed_out = Counter(
-            "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
         )
 
     def show_early_flushes(self, policy: FlushPolicy, clock: Clock, *, are_paid: bool) -> None:
@@ -130,10 +133,10 @@ class ProduceMetrics:
         self.early_flushes_saved.set_function(lambda: policy.budget.saved(clock.monotonic()))
         self.early_flush_rate_limit.set_function(lambda: policy.budget.rate_limit)
 
-    def show_inline(self, state: InlineState) -> None:
-        """Show what is in the metastore."""
-        self._inline_held.set(state.held_bytes)
-        self._inline_oldest.set(state.oldest_ms / 1000)
+    def show_inline(self, policy: InlinePolicy) -> None:
+        """Show what is in the metastore from now on."""
+        self._inline_held.set_function(lambda: policy.held_bytes)
+        self._inline_oldest.set_function(lambda: policy.oldest_s)
 
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
         """Batches got this error."""

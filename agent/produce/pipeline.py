@@ -23,7 +23,7 @@ from headrace.agent.listener.host import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.callbacks import Callbacks, ProduceObserver
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.files import FlushedFile, FlushQueue, FlushReason
+from headrace.agent.produce.files import FlushedFile, FlushQueue, FlushReason, StoredFile
 from headrace.agent.produce.flush_policy import EARLY_PER_SECOND_S3, FlushLimits, FlushPolicy
 from headrace.agent.produce.flusher import ActiveBuffer, Flusher, OpenFile
 from headrace.agent.produce.inline_policy import InlinePolicy
@@ -32,7 +32,7 @@ from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.requests import not_stored
-from headrace.agent.produce.upload import Uploader
+from headrace.agent.produce.upload import InlineKeeper, Uploader
 from headrace.agent.produce.validate import ProducerNames, RuleBook
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
@@ -101,8 +101,8 @@ class ProducePipeline:
             clock,
             rng,
             reaches_bucket=callbacks.reaches_bucket,
-            on_seen=self._metrics.show_inline,
         )
+        self._metrics.show_inline(self._inline)
         self._flusher = Flusher(
             self._buffer,
             policy,
@@ -117,6 +117,9 @@ class ProducePipeline:
         self._refused = RefusedSequences(lambda number: _names_of(view, number), clock.monotonic())
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = self._new_uploader(context.store, settings, rng, callbacks)
+        self._keeper = InlineKeeper(
+            self._inline, clock, rng, self._metrics, callbacks, merge_max_bytes=settings.ingest_merge_max_bytes
+        )
         self._acknowledger = Acknowledger(
             self._queue,
             self._buffer,
@@ -151,7 +154,6 @@ class ProducePipeline:
             rng,
             self._metrics,
             callbacks,
-            self._inline,
             parallelism=settings.upload_parallelism,
             merge_max_bytes=settings.ingest_merge_max_bytes,
         )
@@ -269,7 +271,7 @@ class ProducePipeline:
     def _keep_inline(self, file: FlushedFile) -> bool:
         """Return whether the file goes into the metastore, or has failed."""
         try:
-            is_kept = self._uploader.keep_inline(file)
+            is_kept = self._keeper.keep(file)
         except HeadraceError as error:
             self._acknowledger.failed(file, not_stored(f"no id for a file: {error}"))
             is_kept = True
@@ -285,6 +287,8 @@ class ProducePipeline:
     async def _upload(self, file: FlushedFile) -> None:
         try:
             await self._uploader.upload(file, self._acknowledger.drop_if_unwanted)
+            if isinstance(file.stage, StoredFile):
+                self._inline.stored(file.trace.stored_at - file.trace.put_started_at)
         except HeadraceError as error:
             self._acknowledger.failed(file, not_stored(f"upload failed: {error}"))
         except Exception as error:  # a bug, or a client library's: the file is not committed, so it is not stored

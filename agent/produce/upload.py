@@ -260,6 +260,39 @@ def _place(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[PlacedB
     ]
 
 
+class InlineKeeper:
+    """Gives files that may be inline their place."""
+
+    def __init__(
+        self,
+        policy: InlinePolicy,
+        clock: Clock,
+        rng: random.Random,
+        metrics: ProduceMetrics,
+        callbacks: Callbacks,
+        *,
+        merge_max_bytes: int,
+    ) -> None:
+        self._policy, self._clock, self._rng = policy, clock, rng
+        self._metrics, self._callbacks, self._merge_max_bytes = metrics, callbacks, merge_max_bytes
+
+    def keep(self, file: FlushedFile) -> bool:
+        """Return whether the file is inline, and its commit stores it. Raises what `database_now_ms` raises."""
+        now, size_bytes = self._clock.monotonic(), file.trace.size_bytes
+        born_ms = self._callbacks.database_now_ms()
+        slot = self._policy.take(size_bytes, now)
+        if slot == NO_SLOT:
+            return False
+        assert isinstance(file.stage, ClosedFile), "a file gets its place once"
+        body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
+        file_id = new_inline_file_id(born_ms, slot, self._rng)
+        file.stage = file.stage.lay_out_inline(file_id, body, placed)
+        file.trace.put_started_at = file.trace.stored_at = now
+        self._metrics.inline_bytes.inc(len(body))
+        self._callbacks.on_flushed(file_id, body)
+        return True
+
+
 UPLOADS_SPAN_S = 1.0
 """How long after an upload the next one is expected."""
 
@@ -274,7 +307,6 @@ class Uploader:
         rng: random.Random,
         metrics: ProduceMetrics,
         callbacks: Callbacks,
-        inline: InlinePolicy,
         *,
         parallelism: int,
         merge_max_bytes: int,
@@ -286,7 +318,6 @@ class Uploader:
         self._places = asyncio.Semaphore(parallelism)
         self._merge_max_bytes = merge_max_bytes
         self._callbacks = callbacks
-        self._inline = inline
         self.in_flight_bytes = 0
         """Of files that are laid out and not stored yet."""
         self._ended_at = -UPLOADS_SPAN_S
@@ -295,24 +326,6 @@ class Uploader:
     def is_active(self) -> bool:
         """Whether a file is being uploaded, or was within UPLOADS_SPAN_S."""
         return self.in_flight_bytes > 0 or self._clock.monotonic() - self._ended_at < UPLOADS_SPAN_S
-
-    def keep_inline(self, file: FlushedFile) -> bool:
-        """Give a file that may be inline its place: True if it is inline, and its commit stores it. Raises what
-        `database_now_ms` raises.
-        """
-        now, size_bytes = self._clock.monotonic(), file.trace.size_bytes
-        born_ms = self._callbacks.database_now_ms()
-        slot = self._inline.take(size_bytes, now)
-        if slot == NO_SLOT:
-            return False
-        assert isinstance(file.stage, ClosedFile), "a file gets its place once"
-        body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
-        file_id = new_inline_file_id(born_ms, slot, self._rng)
-        file.stage = file.stage.lay_out_inline(file_id, body, placed)
-        file.trace.put_started_at = file.trace.stored_at = now
-        self._metrics.inline_bytes.inc(len(body))
-        self._callbacks.on_flushed(file_id, body)
-        return True
 
     async def upload(self, file: FlushedFile, is_unwanted: Callable[[FlushedFile], bool]) -> None:
         """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
@@ -337,6 +350,5 @@ class Uploader:
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
         file.trace.stored_at = self._clock.monotonic()
         self._metrics.put_seconds.observe(file.trace.stored_at - file.trace.put_started_at)
-        self._inline.stored(file.trace.stored_at - file.trace.put_started_at)
         self._callbacks.on_flushed(file_id, body)
         file.stage = laid_out.stored()

@@ -206,7 +206,7 @@ def judge_low_latency(topics: str, state: InlineState, server: ServerState, in_f
         to_do = "start more compactors, or raise low.latency.held.max.bytes: small files go into the bucket until then"
         return AREA.warn("low latency", f"{held}: no more room", to_do)
     if server.standbys and not server.synchronous_standby_names:
-        to_do = "set synchronous_standby_names, or accept that a promotion loses them for good: they are nowhere else"
+        to_do = "set synchronous_standby_names, or accept that a promotion loses them: they are nowhere else"
         return AREA.warn("low latency", f"{held}; no standby is synchronous", to_do)
     return AREA.ok("low latency", held)
 

@@ -3,8 +3,8 @@
 Place: produce stores them (api/commit.py has the call), every reader reads them through metastore/inline_store.py,
 merges move what is live of them into ordinary segment files, housekeeping empties the slots.
 Invariant: a file's bytes and its commit are one transaction. A slot is emptied only once nothing in it is live, which
-is looked at while nobody else can use the slot; so a file that is not moved keeps its slot and nothing else. A row that
-is not there says that the file is dead: what was live of it is in another file, and the reader locates it again.
+is looked at while no other session can use the slot; so a file that is not moved keeps its slot and nothing else. A row
+that is not there says that the file is dead: what was live of it is in another file, and the reader locates it again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InlineState(NamedTuple):
     retained_wal_bytes: int
     """WAL that is kept for a standby or another reader that is behind."""
     asked_ms: int
-    """How long ago all that was committed until then was asked to be moved; -1: nobody asked within an hour."""
+    """How long ago all that was committed until then was asked to be moved; -1: not within an hour."""
 
 
 class InlineApi(Protocol):
@@ -64,7 +64,7 @@ class InlineApi(Protocol):
         """Return the state of the slots."""
 
     async def inline_bytes(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-        """Return those of the files whose bytes are here."""
+        """Return those of the files that have their bytes here."""
 
     async def rotate_inline_slots(self, slot_bytes: int, slot_ms: int) -> int:
         """Begin a new slot if it is time, and empty one that is drained; how many were emptied, 0 or 1."""

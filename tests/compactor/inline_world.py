@@ -12,11 +12,11 @@ from tests.metastore.sessions import rows, session
 
 SLOT_BYTES = 1 << 30
 GRACE_S = 11.0
-"""A slot keeps what died less than ten seconds ago."""
+"""A slot keeps what became dead less than ten seconds ago."""
 
 
 class InlineWorld(SegmentWorld):
-    """A cluster with keys for its merged files. `bucket` is what is below the store that everybody uses."""
+    """A cluster with keys for its merged files. `bucket` is below the store that all use."""
 
     def __init__(self, metastore: PostgresMetastore, url: str, seed: int = 0) -> None:
         super().__init__(metastore, url, seed)

@@ -26,9 +26,10 @@ from headrace.scan.inline_waits import LOOK_SECONDS, MOVE_SECONDS
 from headrace.scan.partitions import ScanPartition
 from headrace.scan.plan import WantedOffsets, plan_in_bucket
 from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
-from headrace.storage.file_id import inline_slot, is_inline, new_file_id, new_inline_file_id, object_key
+from headrace.storage.file_id import is_inline, new_file_id, new_inline_file_id, object_key
 from headrace.storage.objects.store import ByteRange
 from tests.compactor.inline_world import InlineWorld
+from tests.inline_slots import inline_slot
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import rows, session, set_for_cluster
 from tests.metastore.sql_sources import plant
@@ -189,7 +190,7 @@ class TestMoving:
         await world.rotate(until=SLOTS - 1)
         assert await world.held_rows() == 0
 
-    async def test_what_a_restore_could_need_is_kept_while_slots_are_free_and_holds_up_nobody(
+    async def test_what_a_restore_could_need_is_kept_while_slots_are_free_and_holds_up_no_file(
         self, world: InlineWorld
     ) -> None:
         await set_for_cluster(world.postgres, "file.delete.delay.ms", 3_600_000)
@@ -256,7 +257,7 @@ class TestMoving:
 async def test_the_slots_keep_two_locks_on_a_live_file(
     world: InlineWorld, metastore_url: str, function: str, right: str, wrong: str
 ) -> None:
-    """With one of them broken, the other holds: extents are probed beside the files' counters, and under the lock."""
+    """With one of them broken, the other holds: extents are probed, too, and all of it again under the lock."""
     a, b = await filled(world)
     plant(metastore_url, function, right, wrong)
     await world.later()
@@ -360,7 +361,7 @@ class TestScans:
         assert not any(is_inline(each.file_id) for each in planned.slices)
         assert len(world.bucket.gets) == 0, "a plan reads no bytes"
 
-    async def test_it_does_not_wait_for_ever(self, world: InlineWorld) -> None:
+    async def test_the_wait_ends(self, world: InlineWorld) -> None:
         (key,) = await world.topic("t", 1)
         await world.commit((key, plain_batch(3)), slot=await world.slot())
         topic = world.view.image.topics_by_name["t"]
@@ -404,9 +405,7 @@ class TestLostLives:
         assert await world.store.delete_many([object_key(kept), object_key(lost)])
         assert [info async for info in world.bucket.list_objects("segments/")] == []
 
-    async def test_of_bytes_that_nobody_has_the_offsets_are_listed(
-        self, world: InlineWorld, metastore_url: str
-    ) -> None:
+    async def test_of_bytes_that_are_gone_the_offsets_are_listed(self, world: InlineWorld, metastore_url: str) -> None:
         (key,) = await world.topic("t", 1)
         await world.commit((key, plain_batch(2)), slot=await world.slot())
         lost = await world.commit((key, plain_batch(3)), slot=await world.slot())

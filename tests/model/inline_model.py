@@ -21,13 +21,14 @@ from headrace.metastore.api.jobs import JobState, JobToken
 from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.storage.errors import InvalidError
-from headrace.storage.file_id import born_ms, inline_slot, is_inline
+from headrace.storage.file_id import born_ms, is_inline
+from tests.inline_slots import inline_slot
 from tests.model.compaction_model import ModelCompaction
 from tests.model.job_model import ModelJobs
 from tests.model.retention_model import ModelRetention
 
 SLOTS, GRACE_MS, LOOK_MS, PLANS_MS = 16, 10_000, 5_000, 120_000
-"""As in Postgres. The last: how long the plan of a merge keeps slots."""
+"""The numbers of Postgres. The last one: how long the plan of a merge keeps slots."""
 ASKED_MS = 3_600_000
 """A wish is seen for so long."""
 EMPTY, FILLING, DRAINING = InlineSlotState.EMPTY, InlineSlotState.FILLING, InlineSlotState.DRAINING
@@ -172,7 +173,7 @@ class ModelInline(ModelRetention, ModelCompaction):
         return [file_id for file_id in self.inline_files if inline_slot(file_id) == slot]
 
     def _births(self) -> list[int]:
-        """By slot, since when its files wait."""
+        """Return since when files wait, slot by slot."""
         waits = [slot.waits_since_ms for slot in self.inline_slots if slot.state is DRAINING]
         others = [f for f in self.inline_files if self.inline_slots[inline_slot(f)].state is not DRAINING]
         return [each for each in waits if each is not None] + [born_ms(file_id) for file_id in others]
@@ -205,7 +206,7 @@ class ModelInline(ModelRetention, ModelCompaction):
         return any(self.inline_dead_ms.get(file_id, -math.inf) >= horizon_ms for file_id in self._files_of(slot))
 
     def inline_horizon(self) -> float:
-        """When the oldest merge was planned that may be reading inline files."""
+        """Return when the oldest merge was planned that may be reading inline files."""
         now_ms = self.clock.wall_ms()
         leased = [
             job.leased_ms

@@ -170,6 +170,16 @@ def a_gap_is_waited_for_without_end(patch: Patch) -> None:
 def notes_of_an_earlier_life_last(patch: Patch) -> None:
     """A producer is asked to wait for a batch that another agent had stored, and that the failover lost."""
     patch.replace(RefusedSequences, "life_begins", lambda self, now: None)
+    _starts_without_a_life(patch)
+
+
+def _starts_without_a_life(patch: Patch) -> None:
+    """A process takes it that no life began shortly before it started."""
+
+    def init(self: RefusedSequences, names_of: Any, started_at: float, *args: Any) -> None:
+        original(self, names_of, -math.inf, *args)
+
+    original = patch.replace(RefusedSequences, "__init__", init)
 
 
 @bug("W7", Kind.STUCK)
@@ -181,3 +191,4 @@ def notes_of_late_refusals_last(patch: Patch) -> None:
         self._life_began_at = -math.inf
 
     original = patch.replace(RefusedSequences, "life_begins", life_begins)
+    _starts_without_a_life(patch)

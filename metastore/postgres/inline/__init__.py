@@ -1,1 +1,1 @@
-"""Inline files: flush files whose bytes are rows of the metastore until a merge moves them."""
+"""Inline files: flush files with bytes that are rows of the metastore until a merge moves them."""

@@ -23,7 +23,7 @@ BEGIN
      CROSS JOIN LATERAL (SELECT inline_slot_bytes(s.slot) AS bytes) AS b;
 END $$;
 
--- The first file of a slot, live or not; NULL if it has none. And when a file was born, by its id.
+-- The first file of a slot, live or not; NULL if it has none. And when a file was created, by its id.
 -- Locks: none. Idempotent: reads only. Cost: an index probe.
 CREATE OR REPLACE FUNCTION first_inline_file(p_slot smallint) RETURNS uuid
 LANGUAGE sql VOLATILE AS $$

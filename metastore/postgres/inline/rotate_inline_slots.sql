@@ -48,7 +48,7 @@ BEGIN
     RETURN 0;
 END $$;
 
--- The oldest file of a slot that is live; NULL if none is. Files of which nothing was committed are nobody's.
+-- The oldest file of a slot that is live; NULL if none is. A file that was not committed is not.
 -- Locks: none. Idempotent: reads only. Cost: two probes per file up to the first live one.
 CREATE OR REPLACE FUNCTION first_live_inline_file(p_slot smallint) RETURNS uuid
 LANGUAGE plpgsql VOLATILE
@@ -67,7 +67,7 @@ BEGIN
              ORDER BY i.file_id LIMIT 1);
 END $$;
 
--- Whether a slot without live files is kept: one of them died a moment ago, or since a merge planned to read it, within
+-- Whether a slot without live files is kept: one of them became dead a moment ago, or since a merge planned to read it, within
 -- minutes; and while there are slots enough, also if a deleted topic that has records in it can still be restored.
 -- Locks: none. Idempotent: reads only. Cost: a probe or two per file.
 CREATE OR REPLACE FUNCTION is_inline_slot_kept(p_slot smallint, p_free int) RETURNS boolean

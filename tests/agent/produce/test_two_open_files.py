@@ -1,4 +1,4 @@
-"""Small requests of low-latency topics go into a file of their own, and the order of each stream spans both (X13)."""
+"""Small requests of low-latency topics go into a separate file, and the order of each stream spans both (X13)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from headrace.metastore.api.inline import NO_SLOT, InlineState
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
-from headrace.storage.file_id import inline_slot, is_inline
+from headrace.storage.file_id import is_inline
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.inline_slots import inline_slot
 from tests.storage.batches import plain_batch
 
 pytestmark = pytest.mark.requirement("X13")
@@ -179,7 +180,7 @@ async def test_while_one_file_is_committed_the_next_takes_all_that_comes(world: 
     await world.pipeline.close()
 
 
-async def test_after_an_unknown_outcome_the_same_file_is_sent_again_whatever_the_slots_say(world: TwoFiles) -> None:
+async def test_after_an_unknown_outcome_the_same_file_is_sent_again_also_without_a_slot(world: TwoFiles) -> None:
     world.fails.append(OutcomeUnknownError("lost"))
     sent = world.send(0, ["fast"], world.connect())
     await world.clock.settle()
