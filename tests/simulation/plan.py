@@ -116,7 +116,7 @@ them have failovers, a compacted topic, or agents that follow parts of the feed,
 
 
 class InlineTerms(NamedTuple):
-    """Of the slots: how many, how long one keeps dead files, and how long it is not looked at then."""
+    """How many slots there are, how long one keeps dead files, and how long it is not looked at then."""
 
     slots: int
     grace_ms: int
@@ -364,7 +364,7 @@ _INLINE_AMONG: Sequence[Callable[[Plan], Plan]] = (
     *(lambda plan: plan, _with_failovers, _with_segments, _with_cleaning),
     *(lambda plan: plan, _with_failovers, lambda plan: plan, _with_parts),
 )
-"""By the last bits of the seed."""
+"""What else a plan has, by the last bits of its seed."""
 
 
 def _with_inline(plan: Plan) -> Plan:
