@@ -87,7 +87,7 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
     assert await world.postgres.compaction.unfinished_payloads(COMPACT.name) == [[]]
 
 
-async def test_a_plan_without_anything_to_do_asks_twice(
+async def test_a_plan_without_anything_to_do_asks_three_times(
     world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -99,7 +99,14 @@ async def test_a_plan_without_anything_to_do_asks_twice(
 
     monkeypatch.setattr(Statement, "send", counted)
     await plan(world)
-    assert asked == ["enqueue_jobs", "claim_job_as", "unfinished_payloads", "waiting_files", "finish_job"]
+    assert asked == [
+        "enqueue_jobs",
+        "claim_job_as",
+        "unfinished_payloads",
+        "inline_state",
+        "waiting_files",
+        "finish_job",
+    ]
 
 
 # -- large jobs: Spark's for a time

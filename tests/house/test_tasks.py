@@ -63,6 +63,7 @@ ACCOUNTED = {
     "compactor/sources.py": {"_begin": SHARED},
     "compactor/spark/application.py": {"drain": AWAITED},
     "compactor/spark/driver.py": {"in_group": AWAITED},
+    "metastore/inline_store.py": {"_begin": SHARED},
     "metastore/life/watch.py": {"start": CATCHES},
     "metastore/postgres/standbys/standbys.py": {"commit_wait": AWAITED},
     "scan/read.py": {"_read_window": AWAITED},
