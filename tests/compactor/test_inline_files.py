@@ -239,6 +239,20 @@ class TestMoving:
             await late.execute(b"ROLLBACK")
         await world.rotate(slot_bytes=1, until=SLOTS - 1)
 
+    async def test_a_late_file_in_an_emptied_slot_is_drained_too(self, world: InlineWorld) -> None:
+        """A commit of unknown outcome may be repeated for an hour."""
+        (key,) = await world.topic("t", 1)
+        used = await world.slot()
+        other = next(slot for slot in range(SLOTS) if slot != used)
+        late = await world.commit((key, plain_batch(1)), slot=other)
+        await world.rotate()
+        assert (await world.postgres.inline.inline_state()).free_slots == SLOTS - 2
+        await world.run(await world.claim([late], 1))
+        await world.later()
+        await world.rotate(until=SLOTS - 1)
+        assert await world.held_rows() == 0
+        assert (await world.postgres.inline.inline_state()).oldest_ms == 0
+
     async def test_an_asked_move_is_seen_for_an_hour(self, world: InlineWorld) -> None:
         assert (await world.postgres.inline.inline_state()).asked_ms == -1
         await world.postgres.inline.ask_inline_move()

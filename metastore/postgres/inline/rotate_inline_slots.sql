@@ -21,6 +21,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
+    -- a commit that was repeated late has put its file into a slot that was emptied meanwhile
+    UPDATE inline_slots SET state = inline_draining()
+     WHERE state = inline_empty() AND first_inline_file(slot) IS NOT NULL;
     SELECT slot INTO v_filling FROM inline_slots WHERE state = inline_filling();
     v_bytes := coalesce(inline_slot_bytes(v_filling), 0);
     IF v_filling IS NULL OR v_bytes >= p_slot_bytes
