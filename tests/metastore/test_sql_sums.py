@@ -60,7 +60,7 @@ DOMAINS: dict[str, list[Any]] = {
     "p_aborted": [b"", bytes(32)],
     "recent_entry.p_ring": [bytes(range(32))],
     "recent_entry.p_place": [1, 2],
-    "inline_birth.p_file_id": [uuid.UUID(int=ms << 80) for ms in (0, 1_796_019_161_221, 253_402_300_799_999)],
+    "inline_birth.p_file_id": [uuid.UUID(int=ms << 80) for ms in (0, 1_796_019_161_221, 4_102_444_799_999)],
     "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
 """Values by the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the
