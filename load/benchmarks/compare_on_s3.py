@@ -1,4 +1,4 @@
-"""The two comparisons of docs/BENCHMARKS.md: equal promises (Kafka with three replicas), and S3.
+"""The comparisons of docs/BENCHMARKS.md: equal promises (Kafka with three replicas), S3, and low latency on S3.
 
 Place: `python -m load compare_on_s3 FOLDER --kafka JARS`; it runs `headrace bench` once for each, and leaves the text,
 JSON and plots in FOLDER. `--print` only shows the commands. `--before CHECKOUT` adds a version from before, in turns.
@@ -18,6 +18,10 @@ from load.harness import Benchmark, BenchmarkRun
 
 FAR = "bucket=s3 put-ms=45 get-ms=15"
 EQUAL_ROWS = "10k,1k,16kib,one,paced,java,read-1,read-4"
+LOW = "low.latency.enable=true"
+"""Each other target says that it is off: `headrace dev` turns it on for a bucket on S3."""
+OFF = "low.latency.enable=false"
+LOW_ROWS = "one,paced,many,16kib,java,10k"
 S3_ROWS = "many,paced,one-5s,16kib,read-1,read-4,paced-replay"
 
 
@@ -25,10 +29,16 @@ def commands(folder: Path, kafka: str, before: str | None, seconds: int, rounds:
     """Return the arguments of `headrace bench` by the name of the comparison. Pure."""
     older = [] if before is None else [f"before=headrace:{before} {FAR}"]
     targets = {
-        "equal-promises": ["kafka3=kafka nodes=3", f"s3=dev {FAR}", "directory=dev", "kafka1=kafka"],
-        "s3": [f"s3=dev {FAR}", "at-once=dev bucket=s3", f"three=dev {FAR} agents=3", *older],
+        "equal-promises": ["kafka3=kafka nodes=3", f"s3=dev {FAR} {OFF}", "directory=dev", "kafka1=kafka"],
+        "s3": [f"s3=dev {FAR} {OFF}", f"at-once=dev bucket=s3 {OFF}", f"three=dev {FAR} {OFF} agents=3", *older],
+        "low-latency": [
+            f"low=dev {FAR} {LOW}",
+            "kafka3=kafka nodes=3",
+            "directory=dev",
+            *(older or [f"s3=dev {FAR} {OFF}"]),
+        ],
     }
-    rows = {"equal-promises": EQUAL_ROWS, "s3": S3_ROWS}
+    rows = {"equal-promises": EQUAL_ROWS, "s3": S3_ROWS, "low-latency": LOW_ROWS}
     return {
         name: [
             *("--kafka", kafka, "--target", first),
@@ -45,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kafka", required=True, help="where `make tools` put the jars")
     parser.add_argument("--before", help="a checkout with its own .venv")
-    parser.add_argument("--only", choices=("equal-promises", "s3"))
+    parser.add_argument("--only", choices=("equal-promises", "s3", "low-latency"))
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--print", action="store_true")
