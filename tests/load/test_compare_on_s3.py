@@ -15,7 +15,7 @@ def _after(arguments: list[str], flag: str) -> list[str]:
 
 def test_rows_and_targets_exist() -> None:
     found = commands(Path("/results"), "/jars", "/checkout", 8, 3)
-    assert set(found) == {"equal-promises", "s3"}
+    assert set(found) == {"equal-promises", "s3", "low-latency"}
     for arguments in found.values():
         assert pick(_after(arguments, "--rows")[0])
         for text in (*_after(arguments, "--target"), *_after(arguments, "--vs")):
