@@ -88,20 +88,7 @@ class ProducePipeline:
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         policy = self._new_policy(settings, clock)
-        in_force = SettingsInForce(settings, lambda: view.image)
-        self._inline = InlinePolicy(
-            inline_limits(in_force.current(), agents=1),
-            lambda reason: self._metrics.not_inline.labels(reason.value).inc(),
-        )
-        self._watch = InlineWatch(
-            metastore.inline,
-            self._inline,
-            view,
-            in_force.current,
-            clock,
-            rng,
-            reaches_bucket=callbacks.reaches_bucket,
-        )
+        self._inline, self._watch = self._new_inline(context, view, callbacks)
         self._metrics.show_inline(self._inline)
         self._flusher = Flusher(
             self._buffer,
@@ -144,6 +131,25 @@ class ProducePipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
+
+    def _new_inline(
+        self, context: ProcessContext, view: ClusterView, callbacks: Callbacks
+    ) -> tuple[InlinePolicy, InlineWatch]:
+        in_force = SettingsInForce(context.settings, lambda: view.image)
+        inline = InlinePolicy(
+            inline_limits(in_force.current(), agents=1),
+            lambda reason: self._metrics.not_inline.labels(reason.value).inc(),
+        )
+        watch = InlineWatch(
+            context.metastore.inline,
+            inline,
+            view,
+            in_force.current,
+            context.clock,
+            context.rng,
+            reaches_bucket=callbacks.reaches_bucket,
+        )
+        return inline, watch
 
     def _new_uploader(
         self, store: ObjectStore, settings: Settings, rng: random.Random, callbacks: Callbacks

@@ -44,11 +44,11 @@ from tests.nouns import nouns
 from tests.simulation.bucket import BucketLine
 from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
-from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
 from tests.simulation.full_following import FullFollowing
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimulatedView
+from tests.simulation.metastore_line import MetastoreLine
 from tests.simulation.neighbours import NeighbourConnection
 from tests.simulation.network import SimulatedConnection
 

@@ -17,7 +17,7 @@ from headrace.storage.file_id import new_file_id, object_key
 from tests.model.inline_model import ModelInline
 from tests.patch import Patch
 from tests.simulation.bug import bug
-from tests.simulation.database import MetastoreLine
+from tests.simulation.metastore_line import MetastoreLine
 from tests.simulation.mover import MoverApi
 from tests.simulation.problems import Kind
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _BEFORE_LIFE = 0x5EED_0007
-"""Mixed into the seed for what was added later, as in plan.py."""
+"""Mixed into the seed for what was added later, as in seeds.py."""
 SECOND_PROMOTION_SECONDS = (0.05, 0.6)
 STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
 MOVED_SHARE = 0.5

@@ -6,7 +6,8 @@ import gc
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.simulation.world import Result, simulate
+from tests.simulation.result import Result
+from tests.simulation.world import simulate
 
 ATTEMPTS = "attempts="
 """Opens the counter of the batches that were sent so many times."""

@@ -26,7 +26,7 @@ from tests.model.metastore_model import ModelMetastore
 from tests.model.segment_end_model import ModelLifecycle
 
 if TYPE_CHECKING:
-    from tests.simulation.database import MetastoreLine
+    from tests.simulation.metastore_line import MetastoreLine
 
 TOPIC_RESOURCE = 2
 FIRST_TOPIC_NUMBER = 10

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.planted import Trial
 from tests.simulation.bug import Bug
-from tests.simulation.plan import make_plan
+from tests.simulation.seeds import make_plan
 from tests.simulation.world import simulate
 
 

@@ -13,7 +13,8 @@ from tests.planted import PlantedBugs
 from tests.simulation import bugs_cleaning, bugs_growth, bugs_inline, bugs_lives, bugs_moves, bugs_parts, bugs_segments
 from tests.simulation.bug import Bug, bugs_of
 from tests.simulation.faults import Fault
-from tests.simulation.plan import (
+from tests.simulation.plan import Plan
+from tests.simulation.seeds import (
     FAILOVERS,
     FIRST_SEED_WITH_CLEANING,
     FIRST_SEED_WITH_FAILOVERS,
@@ -22,7 +23,6 @@ from tests.simulation.plan import (
     FIRST_SEED_WITH_MOVES,
     FIRST_SEED_WITH_PARTS,
     FIRST_SEED_WITH_SEGMENTS,
-    Plan,
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_SEGMENTS
+from tests.simulation.seeds import FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_SEGMENTS
 from tests.simulation.world import simulate
 
 ROOT = Path(__file__).resolve().parents[2]

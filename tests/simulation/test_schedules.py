@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.many import explain, simulate_all
-from tests.simulation.plan import make_plan
+from tests.simulation.seeds import make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import World
 

@@ -257,8 +257,8 @@ def _returned_by_any_connection(right: Any) -> Any:
 
     def give_back(self: ShareOwner, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
         for each in turn.returned:
-            client = self._connections.get((turn.group_id, turn.member_id, each.key), client)
-            right(self, owned, ShareTurn(turn.group_id, turn.member_id, returned=[each]), client)
+            newest = self._connections.get((turn.group_id, turn.member_id, each.key)) or client
+            right(self, owned, ShareTurn(turn.group_id, turn.member_id, returned=[each]), newest)
 
     return give_back
 

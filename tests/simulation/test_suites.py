@@ -9,8 +9,8 @@ import pytest
 from tests.planted import Trial, parametrized
 from tests.simulation.bug import Bug, name_of
 from tests.simulation.many import simulate_all
-from tests.simulation.plan import make_plan
 from tests.simulation.planting import look_for
+from tests.simulation.seeds import make_plan
 from tests.simulation.suites import MOVES, PARTS, SEGMENTS, SUITES, Suite
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate

@@ -82,7 +82,8 @@ def _judged_by_nothing(right: Any) -> Any:
 def _zombies_are_not_fenced_at_the_commit(right: Any) -> Any:
     def judge(model: TransactionModel, key: int, name: str, who: ProducerEpoch, *, adds: bool) -> TransactionVerdict:
         row = model.stored.rows.get(name)
-        return right(model, key, name, who if row is None else row.producer, adds=adds)
+        judged: TransactionVerdict = right(model, key, name, who if row is None else row.producer, adds=adds)
+        return judged
 
     return judge
 

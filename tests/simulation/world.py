@@ -11,9 +11,8 @@ import asyncio
 import contextvars
 import hashlib
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
@@ -28,9 +27,9 @@ from tests.simulation.cleaner import SimulatedCleaner
 from tests.simulation.clocks import CLOCK_RATES, EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
-from tests.simulation.database import Database, InlineNow
+from tests.simulation.database import Database
 from tests.simulation.failovers import Failovers
-from tests.simulation.faults import Fault, Faults
+from tests.simulation.faults import Faults
 from tests.simulation.full_following import FullFollowing
 from tests.simulation.idempotent_producer import IdempotentProducer
 from tests.simulation.keyed import KeyedLog
@@ -39,15 +38,18 @@ from tests.simulation.lane import Style
 from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
+from tests.simulation.metastore_line import InlineNow
 from tests.simulation.mover import SimulatedMover
 from tests.simulation.neighbours import dial
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import SimulatedConnection
 from tests.simulation.plain_producers import FORGETFUL, PlainProducer
-from tests.simulation.plan import Plan, make_plan
+from tests.simulation.plan import Plan
 from tests.simulation.problems import Kind, Problem
 from tests.simulation.produce_call import Sent
 from tests.simulation.reading import Listing, Poll
+from tests.simulation.result import Result
+from tests.simulation.seeds import make_plan
 from tests.simulation.segment_workers import SegmentWorkers
 from tests.simulation.sweeper import Sweeper
 
@@ -57,27 +59,6 @@ GAP_SECONDS_MAX = ELSEWHERE_SECONDS / CLOCK_RATES[0] + 5.0
 """An agent's wait at a gap by the slowest clock, and what clients need after it."""
 FINAL_POLLS_MAX = 40
 LOOK_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """`digest` represents the whole history: equal digests, equal histories."""
-
-    seed: int
-    problems: list[Problem]
-    digest: str
-    faults: Counter[Fault]
-    attempts_per_batch: list[int]
-    """How often each was sent: by its producer, and again by the network."""
-    polls: int
-    epoch_bumps: int
-    """Number of epoch bumps of producers as librdkafka."""
-    neighbour_answers: int
-    """Number of answers between agents, for the zone cache."""
-    losses_listed: int
-    """Number of lost commits that are listed, where lists are compared."""
-    steps: int
-    virtual_seconds: float
 
 
 def simulate(seed: int) -> Result:

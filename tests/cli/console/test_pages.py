@@ -268,7 +268,14 @@ def test_a_reset_is_previewed(pages: PlainBrowser) -> None:
 
 def test_files_and_jobs_need_the_metastore(pages: PlainBrowser, kafka_only: PlainBrowser) -> None:
     page = pages.get("/files").text
-    for text in ("Live files by level", "What runs now", "What waits", "retention", "Dead bytes", "Small files in Postgres"):
+    for text in (
+        "Live files by level",
+        "What runs now",
+        "What waits",
+        "retention",
+        "Dead bytes",
+        "Small files in Postgres",
+    ):
         assert text in page
     assert "needs the metastore" in kafka_only.get("/files").text
 
