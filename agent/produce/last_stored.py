@@ -108,11 +108,13 @@ class LastStored:
     def _since(self, batch: StagedBatch, origin: Origin, moved_at: int, *, is_appended: bool) -> float:
         """Return from when on an origin counts that begins with this stored batch."""
         given = origin.given
-        is_alone = self._view.image.agents.keys() <= {self._view.node_id}
-        if given is None or batch.base_sequence or not is_appended or not is_alone:
+        if given is None or batch.base_sequence or not is_appended or not self._is_alone():
             return self._clock.monotonic()
         is_its_own = given.producer == (batch.producer_id, batch.producer_epoch)
         return -math.inf if is_its_own and given.offset >= moved_at else self._clock.monotonic()
+
+    def _is_alone(self) -> bool:
+        return self._view.image.agents.keys() <= {self._view.node_id}
 
 
 def origin_of(connection: ClientConnection) -> Origin:
