@@ -1,4 +1,7 @@
-"""Deliberate bugs of what an agent makes of leaders that moved (agent/produce/last_stored.py)."""
+"""Deliberate bugs of what an agent makes of leaders that moved (agent/produce/last_stored.py).
+
+That an agent takes its image for the newest shows too rarely in a schedule: test_refusal_bugs.py proves it.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,6 @@ from tests.simulation.problems import Kind
 def moves_of_a_leader_are_not_looked_at(patch: Patch) -> None:
     """A connection is as settled as before once the leader is back."""
     patch.replace(last_stored, "_moved_at", lambda image, batch: 0)
-
-
-@bug("W7", Kind.SPURIOUS)
-def an_agent_that_was_not_told_of_a_move_knows_of_none(patch: Patch) -> None:
-    """The end of the metadata log in the commit's answer is not looked at."""
-    patch.wrap(
-        LastStored,
-        "is_settled",
-        lambda right: lambda self, entry, answer: right(self, entry, answer._replace(metadata_offset=0)),
-    )
 
 
 @bug("W7", Kind.SPURIOUS)

@@ -19,10 +19,10 @@ from tests.simulation.problems import Kind
 def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
     """The commit's OUT_OF_ORDER goes to the client as it is."""
     patch.replace(RefusedSequences, "explain", lambda self, batch, now: False)
-    _each_agent_is_alone(patch)
+    each_agent_is_alone(patch)
 
 
-def _each_agent_is_alone(patch: Patch) -> None:
+def each_agent_is_alone(patch: Patch) -> None:
     """What only an agent does that no other is registered beside: it takes a gap on a settled connection for final."""
     patch.replace(LastStored, "_is_alone", lambda self: True)
 
@@ -72,4 +72,4 @@ def a_file_that_was_not_stored_leaves_no_note(patch: Patch) -> None:
             self._note = note  # type: ignore[method-assign]
 
     original = patch.replace(Acknowledger, "failed", failed)
-    _each_agent_is_alone(patch)
+    each_agent_is_alone(patch)
