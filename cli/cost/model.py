@@ -106,7 +106,7 @@ HEARTBEAT_SECONDS = 5.0
 TIERED_SEGMENT_BYTES, TIERED_PUTS_PER_SEGMENT = 2**30, 3
 """segment.bytes of Kafka, and the objects that a plugin of KIP-405 writes for one: log, indexes, manifest."""
 MOVE_SECONDS, MOVED_BYTES = 45.0, 32 * MIB
-"""After how long, or how many bytes, small files are moved: low.latency.move.ms, and half of compaction.interval.ms;
+"""After how long, or how many bytes, small files are moved: low.latency.move.ms, and half of the time between merges;
 and compactor/planner.py."""
 INLINE_SECONDS = 150.0
 """How long the rows of small files stay: one slot is filled, one is moved, and one waits to be emptied."""
