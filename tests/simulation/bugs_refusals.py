@@ -23,7 +23,7 @@ def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
 
 
 def each_agent_is_alone(patch: Patch) -> None:
-    """What only an agent does that no other is registered beside: it takes a gap on a settled connection for final."""
+    """What an agent does only where no other is registered: it takes a gap on a settled connection for final."""
     patch.replace(LastStored, "_is_alone", lambda self: True)
 
 

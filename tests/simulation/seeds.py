@@ -1,6 +1,6 @@
 """What the seeds of a suite add to a schedule: failovers, compaction, growth, moves, small files in Postgres.
 
-A suite has a range of seeds, from its first one; what it adds is drawn from the seed and a number of its own.
+A suite has a range of seeds, from its first one; what it adds is drawn from the seed and the suite's number.
 """
 
 from __future__ import annotations
