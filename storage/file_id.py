@@ -5,7 +5,8 @@ Place: created by an agent when a buffer closes, or by a merge; commit, sweeper 
 Invariant: an id is used for one sequence of bytes only. A retried upload sends the same bytes under the same id. The
 metastore refuses ids that were created too long ago, so a commit that was lost for an hour gets a definite answer.
 A file of a bulk write may wait longer: its id says how long. Where a file's bytes are follows from its id alone: an
-inline file's are in the metastore, and never in the bucket; all others' are in the bucket.
+inline file's are in the metastore, all others' in the bucket. The bucket has an inline file's bytes only if a life of
+the metastore lost them and an agent still had them (agent/fetch/loss_notes.py).
 """
 
 from __future__ import annotations

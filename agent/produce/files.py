@@ -150,7 +150,7 @@ class _Placed:
     entries: list[PlacedBatch]
     """The placed batches in file order."""
     body: bytes | None = field(default=None, repr=False)
-    """Of an inline file."""
+    """The bytes of an inline file; None if they go into the bucket."""
 
     def drop(self, streams: Set[Stream]) -> list[PlacedBatch]:
         """Remove and return the batches of these streams, in order. Their bytes stay in the file, dead.

@@ -105,8 +105,9 @@ class ActiveBuffer:
     def __init__(self, *, flush_bytes: int) -> None:
         self._flush_bytes = flush_bytes
         self.file: OpenFile | None = None
-        """For the bucket."""
+        """The file for the bucket."""
         self.inline: OpenFile | None = None
+        """The file that may be inline."""
 
     @property
     def files(self) -> list[OpenFile]:

@@ -32,7 +32,7 @@ SLOW_AT_LEAST_S = 0.01
 AGAIN_S = 10.0
 """After slow commits, files are inline again for a try after this time."""
 WEIGHT = 0.1
-"""Of a new time in the average."""
+"""Share of a new time in the average."""
 
 
 class InlineReason(enum.StrEnum):

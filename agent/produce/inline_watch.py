@@ -1,7 +1,7 @@
 """Look at the slots of inline files, turn them, and tell the policy.
 
 Place: a task of the write path; between the metastore's slots and the pure policy (inline_policy.py).
-Invariant: nothing waits for it. While it cannot look, the policy stops to trust what it knows, and files go into the
+Invariant: nothing waits for it. While it cannot look, the policy soon no longer trusts what it knows, and files go into the
 bucket. Each agent looks for itself: how much of the cluster's bytes per second it may use follows from the number of
 live agents, so that no row of the metastore is shared. While the bucket does not answer, no file is inline: the bucket
 says when another server has become the metastore, and a PUT stopped an agent that does not hear it.
@@ -60,7 +60,7 @@ class InlineWatch:
         self._clock, self._rng = clock, rng
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look again and again, until cancelled."""
         while True:
             if not self._view.image.has_low_latency:
                 await self._clock.sleep(PAUSE_S)  # to look here costs nothing

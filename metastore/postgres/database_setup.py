@@ -169,7 +169,7 @@ def _timeouts(names: Names, settings: Settings) -> Iterator[SetupStep]:
 
 
 def _unlogged_records(names: Names) -> SetupStep:
-    """Only a superuser may set it; without one, SECURITY.md says what to ask for."""
+    """Keep parameters out of the log. Only a superuser may set it; without one, SECURITY.md says what to ask for."""
     return _step(
         "records, which small files have, are in no log of slow statements",
         _fill(

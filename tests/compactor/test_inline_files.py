@@ -259,7 +259,7 @@ class TestMoving:
 async def test_the_slots_keep_two_locks_on_a_live_file(
     world: InlineWorld, metastore_url: str, function: str, right: str, wrong: str
 ) -> None:
-    """With one of them broken, the other holds: extents are probed, too, and all of it again under the lock."""
+    """A slot keeps its live file with one of the two broken: extents are probed, too, and again under the lock."""
     a, b = await filled(world)
     plant(metastore_url, function, right, wrong)
     await world.later()

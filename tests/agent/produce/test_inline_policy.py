@@ -97,7 +97,7 @@ def test_refused_requests_are_counted_by_reason() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_more_than_the_rate_goes_into_the_metastore(seed: int) -> None:
-    """In any time: the rate, a second's burst, and one file."""
+    """No time has more than the rate, a second's burst, and one file."""
     rng = random.Random(seed)
     policy, now, taken = policy_with(), 100.0, list[tuple[float, int]]()
     for _ in range(2_000):
