@@ -1,10 +1,10 @@
 """Look at the slots of inline files, turn them, and tell the policy.
 
 Place: a task of the write path; between the metastore's slots and the pure policy (inline_policy.py).
-Invariant: nothing waits for it. While it cannot look, the policy soon no longer trusts what it knows, and files go into the
-bucket. Each agent looks for itself: how much of the cluster's bytes per second it may use follows from the number of
-live agents, so that no row of the metastore is shared. While the bucket does not answer, no file is inline: the bucket
-says when another server has become the metastore, and a PUT stopped an agent that does not hear it.
+Invariant: nothing waits for it. While it cannot look, the policy soon no longer trusts what it knows, and files go
+into the bucket. Each agent looks for itself: how much of the cluster's bytes per second it may use follows from the
+number of live agents, so that no row of the metastore is shared. While the bucket does not answer, no file is inline:
+the bucket says when another server has become the metastore, and a PUT stopped an agent that does not hear it.
 """
 
 from __future__ import annotations
