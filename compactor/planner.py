@@ -69,7 +69,7 @@ class PolicyLimits:
     dead_bytes: int = 1024 * 1024
     """... and that is at least this many bytes."""
     inline_held_bytes: int = 512 * 1024 * 1024
-    """Move all that waits once it has so many bytes, whatever its age."""
+    """Move all that waits once it has so many bytes, also what is younger."""
     inline_age_ms: int = 30_000
     """Inline files are moved from this age on; those that are younger, when they hold INLINE_BYTES, or are asked
     for."""
