@@ -349,6 +349,11 @@ class FlushQueue:
         return files[files.index(file) + 1 :]
 
     @property
+    def inline_bytes(self) -> int:
+        """Bytes that the commits of inline files will send. Any thread may ask, while files come and go."""
+        return sum(file.inline_bytes for file in self.files.copy())
+
+    @property
     def commits_inline(self) -> bool:
         """Whether an inline file waits for its own commit, and for nothing else."""
         return any(file.may_be_inline and not file.predecessors for file in self.files)

@@ -22,7 +22,6 @@ Tokens are integers in billionths and times in nanoseconds, so nothing is lost b
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 from headrace.agent.produce.files import EARLY_REASONS, FlushReason
@@ -44,35 +43,33 @@ SLOT_S = 10
 
 
 class RecentCounts:
-    """Counts of several kinds of events. Times on Clock.monotonic(), in seconds."""
+    """Counts of several kinds of events. Times on Clock.monotonic(), in seconds.
+
+    Invariant: only `add` changes it; any thread may read, as the one that shows metrics does.
+    """
 
     def __init__(self, kinds: int = 1) -> None:
         self._kinds = kinds
-        self._slots: deque[tuple[int, list[int]]] = deque()
-        self._totals = [0] * kinds
+        self._slots: tuple[tuple[int, list[int]], ...] = ()
 
     def add(self, kind: int, now: float) -> None:
         """Count an event."""
         slot = int(now // SLOT_S)
-        self._forget_before(slot)
         if not self._slots or self._slots[-1][0] != slot:
-            self._slots.append((slot, [0] * self._kinds))
+            self._slots = (*self._since(slot), (slot, [0] * self._kinds))
         self._slots[-1][1][kind] += 1
-        self._totals[kind] += 1
 
     def totals(self, now: float) -> list[int]:
         """Return the counts by kind."""
-        self._forget_before(int(now // SLOT_S))
-        return list(self._totals)
+        counts = [counts for _, counts in self._since(int(now // SLOT_S))]
+        return [sum(each) for each in zip(*counts, strict=True)] if counts else [0] * self._kinds
 
     def per_second(self, now: float) -> float:
         """Return the rate of all kinds together."""
         return sum(self.totals(now)) / (SPAN_S + now % SLOT_S)
 
-    def _forget_before(self, slot: int) -> None:
-        while self._slots and self._slots[0][0] < slot - SPAN_S // SLOT_S:
-            for kind, count in enumerate(self._slots.popleft()[1]):
-                self._totals[kind] -= count
+    def _since(self, slot: int) -> list[tuple[int, list[int]]]:
+        return [each for each in self._slots if each[0] >= slot - SPAN_S // SLOT_S]
 
 
 EARLY_PER_SECOND_S3 = 10
@@ -90,7 +87,10 @@ _NANOS = 1_000_000_000
 
 
 class FlushTokens:
-    """Bucket of tokens: `tokens` at first; `rate` more a second up to `capacity`. Times on Clock.monotonic()."""
+    """Bucket of tokens: `tokens` at first; `rate` more a second up to `capacity`. Times on Clock.monotonic().
+
+    Invariant: `held` and `available_at` change nothing, so that any thread may ask.
+    """
 
     def __init__(self, rate: float, capacity: int, tokens: int, now: float) -> None:
         """`rate` is an integer, or inf: unlimited."""
@@ -106,13 +106,11 @@ class FlushTokens:
 
     def held(self, now: float) -> float:
         """Return the number of tokens; inf if unlimited."""
-        self._refill(now)
-        return math.inf if self.rate == math.inf else max(self._held, 0) / _NANOS
+        return math.inf if self.rate == math.inf else max(self._refilled(now), 0) / _NANOS
 
     def available_at(self, now: float, reserve: int) -> float:
         """Return when there is a token more than the reserve: `now` or later; infinity for a rate of 0 and too few."""
-        self._refill(now)
-        missing = (1 + reserve) * _NANOS - self._held
+        missing = (1 + reserve) * _NANOS - self._refilled(now)
         if missing <= 0 or self.rate == math.inf:
             return now
         return now + missing / self.rate / _NANOS if self.rate else math.inf
@@ -124,10 +122,12 @@ class FlushTokens:
             self._held = max(self._held - _NANOS, -int(self.rate * TIME_EPSILON_S * _NANOS))
 
     def _refill(self, now: float) -> None:
-        at = round(now * _NANOS)
-        if self.rate != math.inf:
-            self._held = min(self._held + (at - self._at) * int(self.rate), self._capacity)
-        self._at = at
+        self._held, self._at = self._refilled(now), round(now * _NANOS)
+
+    def _refilled(self, now: float) -> int:
+        if self.rate == math.inf:
+            return self._held
+        return min(self._held + (round(now * _NANOS) - self._at) * int(self.rate), self._capacity)
 
 
 class FlushBudget:

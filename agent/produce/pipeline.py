@@ -188,7 +188,7 @@ class ProducePipeline:
         return {
             "refused_sequences": lambda: self._refused.held_bytes + self._acknowledger.remembered_bytes,
             "producer_names": lambda: self._names.in_use_bytes,
-            "uploads": lambda: self._uploader.in_flight_bytes + sum(file.inline_bytes for file in self._queue.files),
+            "uploads": lambda: self._uploader.in_flight_bytes + self._queue.inline_bytes,
         }
 
     @property

@@ -19,6 +19,7 @@ from headrace.agent.produce.flush_policy import (
     TIME_EPSILON_S,
     CommitPressure,
     FlushBudget,
+    FlushTokens,
     RecentCounts,
 )
 from headrace.agent.produce.pipeline import flush_limits
@@ -232,3 +233,12 @@ def test_a_steady_rate_is_shown_as_it_is() -> None:
     for number in range(2_000):
         counts.add(0, number / 10)
     assert counts.per_second(199.9) == pytest.approx(10, rel=0.01)
+
+
+def test_reading_a_rate_or_savings_changes_nothing() -> None:
+    counts, tokens = RecentCounts(), FlushTokens(10, 100, 5, START)
+    counts.add(0, START)
+    for ahead in (0, 1000):  # a page of metrics is made on another thread, with a later time
+        assert counts.totals(START + ahead) == [0 if ahead else 1]
+        assert tokens.held(START + ahead) == (100 if ahead else 5)
+    assert counts.totals(START) == [1] and tokens.held(START) == 5

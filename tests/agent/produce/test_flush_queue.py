@@ -167,3 +167,19 @@ def test_the_queue_is_idle_once_every_file_is_settled() -> None:
     queue.settle(files[0])
     assert queue.is_idle.is_set()
     assert settled == [files[1], files[0]]
+
+
+def test_the_page_of_metrics_may_count_bytes_while_files_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = _file((1, 1)), _file((2, 1))
+    _store(first, second)
+    queue = _flushed(first, second)
+
+    def settles_meanwhile(file: FlushedFile) -> int:
+        if file is first:  # what the loop does while the other thread counts
+            queue.settle(second)
+            queue.append(_file((3, 1)))
+            queue.append(_file((4, 1)))
+        return 7
+
+    monkeypatch.setattr(FlushedFile, "inline_bytes", property(settles_meanwhile))
+    assert queue.inline_bytes == 14
