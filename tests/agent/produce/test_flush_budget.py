@@ -241,4 +241,5 @@ def test_reading_a_rate_or_savings_changes_nothing() -> None:
     for ahead in (0, 1000):  # a page of metrics is made on another thread, with a later time
         assert counts.totals(START + ahead) == [0 if ahead else 1]
         assert tokens.held(START + ahead) == (100 if ahead else 5)
-    assert counts.totals(START) == [1] and tokens.held(START) == 5
+    assert counts.totals(START) == [1]
+    assert tokens.held(START) == 5
