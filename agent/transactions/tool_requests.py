@@ -40,8 +40,9 @@ from headrace.agent.cluster.partition_names import RequestedPartition, Resolved,
 from headrace.agent.cluster.routing import Routes, transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.limits.client_texts import compile_pattern, storable
+from headrace.agent.limits.client_texts import storable
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
+from headrace.config.patterns import compile_pattern
 from headrace.metastore.api.transactions import ProducerEpoch, Transaction, TransactionApi, TransactionState
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage

@@ -14,12 +14,13 @@ from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
-from headrace.agent.limits.client_texts import ID_BYTES_MAX, PATTERN_CHARACTERS_MAX
+from headrace.agent.limits.client_texts import ID_BYTES_MAX
 from headrace.agent.produce.requests import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.cli.process.http_server import WAIT_SECONDS
 from headrace.config.declared import declared
 from headrace.config.memory_budget import REMEMBERED_BYTES, SHARE_RECORDS_BYTES, SHARE_SESSIONS_BYTES, memory_budget
+from headrace.config.patterns import PATTERN_CHARACTERS_MAX
 from headrace.config.settings import Settings
 from headrace.metastore.audit_trail import BLOCK_BYTES_MAX
 from headrace.metastore.log.delegation_tokens import PRINCIPAL_BYTES_MAX, RENEWERS_MAX

@@ -31,8 +31,8 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.members.member import NOTHING, Partitions
 from headrace.agent.limits.client_memory import ENTRY_BYTES, text_bytes
-from headrace.agent.limits.client_texts import compile_pattern
 from headrace.config.memory_budget import REMEMBERED_BYTES
+from headrace.config.patterns import compile_pattern
 from headrace.metastore.api.groups import ParentPosition
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage

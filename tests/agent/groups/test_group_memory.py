@@ -23,8 +23,8 @@ from headrace.agent.groups.group_memory import (
     sizes_of_group,
 )
 from headrace.agent.limits.client_memory import text_bytes
-from headrace.agent.limits.client_texts import PATTERN_CHARACTERS_MAX, compile_pattern
 from headrace.agent.limits.metrics import limits_reached
+from headrace.config.patterns import PATTERN_CHARACTERS_MAX, compile_pattern
 from tests.agent.client_calls import call
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
