@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.described.current import EVERYTHING, FoundCluster, read_cluster
 from headrace.cli.described.diff import ApplyPlan, Scope, Wishes, make_plan
 from headrace.cli.described.execution import Failed, Passwords, check_steps, read_passwords, run_steps
@@ -31,6 +30,7 @@ from headrace.cli.options import INT32_MAX, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.tables import add_flags, add_yes, confirm, open_cluster
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
 
 STATUS_DIFFERENT = 2

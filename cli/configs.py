@@ -11,9 +11,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.cli.client.cluster import ANY, KafkaCluster, require
 from headrace.cli.tables import Row, add_flags, open_cluster, pairs, refuse_twice, say, show
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import ANY, KafkaCluster, require
 from headrace.storage.errors import InvalidError, NotFoundError
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32

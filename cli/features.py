@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.features import (
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
@@ -19,6 +18,7 @@ from headrace.cli.client.features import (
 )
 from headrace.cli.options import INT16_MAX
 from headrace.cli.tables import add_flags, add_yes, confirm, open_cluster, pairs, show
+from headrace.protocol.client.cluster import KafkaCluster
 from headrace.storage.errors import InvalidError
 
 DESCRIPTION = """\

@@ -11,7 +11,6 @@ import argparse
 import functools
 from collections.abc import Callable, Sequence
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.groups import (
     ShareGroupView,
     committed_offsets,
@@ -36,6 +35,7 @@ from headrace.cli.options import INT64_MAX, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, show
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import InvalidError
 
 STATES = (

@@ -20,7 +20,6 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError
 from headrace.cli.client.offsets import (
     EARLIEST,
     LATEST,
@@ -35,6 +34,7 @@ from headrace.cli.client.records import delete_records, fetch, produce
 from headrace.cli.options import INT32_MAX, INT64_MAX, whole
 from headrace.cli.output import ProgressBar, write_error
 from headrace.cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
+from headrace.protocol.client.cluster import KafkaCluster, WrongBrokerError
 from headrace.storage.client_text import json_text, visible
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import HeadraceError, InvalidError

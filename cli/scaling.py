@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from headrace.cli.client.cluster import TRIES, KafkaCluster
 from headrace.cli.options import INT32_MAX, whole
 from headrace.cli.output import write_error
 from headrace.cli.tables import say
+from headrace.protocol.client.cluster import TRIES, KafkaCluster
 from headrace.protocol.own_requests import ScaleRequest, ScaleResponse, ScaleStep, ShownReader
 
 LOOK_SECONDS = 1.0

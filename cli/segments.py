@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
 from headrace.cli.client.records import fetch, produce
 from headrace.cli.configs import SET, TOPIC, change_configs, describe_configs
@@ -47,6 +46,7 @@ from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.records import metadata_partition
 from headrace.metastore.segment_logs.rendering import log_record
 from headrace.metastore.segment_logs.topics import REMOTE_LOG_TOPIC, lifecycle_configs
+from headrace.protocol.client.cluster import KafkaCluster
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError
 from headrace.storage.records.codec import Record, decode_records

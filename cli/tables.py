@@ -19,12 +19,12 @@ from typing import Any
 
 from rich.table import Table
 
-from headrace.cli.client.cluster import KafkaCluster
-from headrace.cli.client.transport import client_config
 from headrace.cli.output import write, write_error
 from headrace.cli.plain_console import cell, table_console
 from headrace.cli.record_json import plain
 from headrace.config.load import BOOTSTRAP_SERVER
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import client_config
 from headrace.storage.client_text import one_line
 from headrace.storage.errors import HeadraceError, InvalidError
 

@@ -22,7 +22,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.agent_metrics import AgentPages, ClientUse, Pair, heaviest_first, shown_pair
 from headrace.cli.console.cluster_link import ClusterLink
 from headrace.cli.console.cluster_reads import ClusterSummary, read_cluster
@@ -35,6 +34,7 @@ from headrace.cli.plain_console import PlainConsole, cell
 from headrace.config.errors import ConfigError
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import JobCount
+from headrace.protocol.client.transport import client_config
 from headrace.storage.client_text import one_line
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import HeadraceError

@@ -21,7 +21,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
 from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
 from headrace.cli.options import INT16_MAX, INT32_MAX, S3, add_settings, settings_from, whole
@@ -40,6 +39,7 @@ from headrace.cli.tables import (
     show,
 )
 from headrace.config.errors import ConfigError
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.client_text import one_line
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import HeadraceError

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import TRANSACTIONAL_ID, KafkaCluster, WrongBrokerError, require
 from headrace.cli.client.offsets import TopicPartition, partitions_of
 from headrace.cli.options import INT16_MAX, INT32_MAX, INT64_MAX, whole
 from headrace.cli.tables import Row, add_flags, add_yes, confirm, iso_time, open_cluster, say, show
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import TRANSACTIONAL_ID, KafkaCluster, WrongBrokerError, require
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError
 

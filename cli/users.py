@@ -12,7 +12,6 @@ import argparse
 import secrets
 from collections.abc import Iterable
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.users import (
     ITERATIONS,
     ITERATIONS_DEFAULT,
@@ -25,6 +24,7 @@ from headrace.cli.client.users import (
 from headrace.cli.options import whole
 from headrace.cli.passwords import add_password_file, password_of
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, say, show
+from headrace.protocol.client.cluster import KafkaCluster
 from headrace.storage.errors import InvalidError, NotFoundError
 
 DESCRIPTION = """\

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import message
-from headrace.cli.client.transport import ClientConfig, connect, exchange, parse_servers
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import message
+from headrace.protocol.client.transport import ClientConfig, connect, exchange, parse_servers
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import walk_batches

@@ -28,8 +28,8 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from headrace.cli.client.transport import parse_servers
 from headrace.config.errors import ConfigError
+from headrace.protocol.client.transport import parse_servers
 from headrace.storage.errors import UnavailableError
 
 PUT_DELAY, AGENTS, NODES = "put-delay-ms", "agents", "nodes"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import datetime
 
-from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError, require
 from headrace.cli.client.offsets import LATEST, list_offsets, partitions_of
-from headrace.cli.client.transport import client_config
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, WrongBrokerError, require
+from headrace.protocol.client.transport import client_config
 from headrace.storage.errors import NotFoundError
 
 TIMEOUT = datetime.timedelta(seconds=30)

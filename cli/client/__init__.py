@@ -1,1 +1,1 @@
-"""A small Kafka client for the tools: it negotiates versions and sends each request to the right broker."""
+"""What the tools ask a Kafka cluster, one module per subject, by way of protocol/client/."""

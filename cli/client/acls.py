@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import InvalidError
 
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactionalId": 5, "delegationToken": 6, "user": 7}

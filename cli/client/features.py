@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace import __version__
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import TopicPartition
 from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import InvalidError, NotFoundError
 
 MemberRow = dict[str, Any]

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import InvalidError
 
 EARLIEST, LATEST = -2, -1

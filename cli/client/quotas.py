@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 KINDS = (USER, CLIENT_ID, IP)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import READ_UNCOMMITTED, TopicPartition
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import Record, decode_records, encode_batch, open_batch
 from headrace.storage.records.compression import Codec

@@ -12,9 +12,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 
 TIMEOUT = datetime.timedelta(seconds=30)
 BY_DEFAULT = -1

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.login import DIGESTS
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
+from headrace.protocol.client.login import DIGESTS
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """Kafka's numbers."""

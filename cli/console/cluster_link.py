@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.cli.client.cluster import ANY, KafkaCluster
-from headrace.cli.client.transport import ClientConfig
 from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import ANY, KafkaCluster
+from headrace.protocol.client.transport import ClientConfig
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 

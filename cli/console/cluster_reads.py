@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import HeadraceError
 
 

@@ -14,10 +14,10 @@ import signal
 import threading
 from pathlib import Path
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.options import add_settings, settings_from
 from headrace.cli.output import write
 from headrace.config.errors import ConfigError
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 
 DEFAULT_LISTEN = "127.0.0.1:9646"

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.groups import committed_offsets, list_groups
 from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets
 from headrace.cli.console.agent_metrics import AgentPages
 from headrace.cli.console.cluster_link import ClusterLink
 from headrace.cli.console.samples import Sample, Samples
+from headrace.protocol.client.cluster import KafkaCluster
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 

@@ -26,7 +26,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from headrace.agent.limits.metrics import limits_reached
-from headrace.cli.client.transport import ClientConfig
 from headrace.cli.console.access import (
     IS_OPEN,
     SESSION,
@@ -52,6 +51,7 @@ from headrace.cli.process.http_server import HttpServer, bounded
 from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.protocol.client.transport import ClientConfig
 from headrace.storage.client_text import shown as shown_text
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError

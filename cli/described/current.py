@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.acls import Acl, SecurityDisabledError, WantedAcls, list_acls
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.features import is_headrace
 from headrace.cli.client.quotas import list_quotas
 from headrace.cli.client.users import list_users
 from headrace.cli.configs import BROKER, describe_configs, describe_topics
 from headrace.cli.described.state import ClusterAbilities, ClusterState, ObjectKind, TopicState, UserState
+from headrace.protocol.client.cluster import KafkaCluster, require
 
 SET_FOR_TOPIC, SET_FOR_ALL_BROKERS, DEFAULT = 1, 3, 5
 """Kafka's ConfigSource of values that were set for the topic, for the whole cluster, or not at all."""

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.acls import Acl, WantedAcls, create_acls, delete_acls
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.quotas import change_quotas
 from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic, delete_topic, set_count
 from headrace.cli.client.users import ITERATIONS_DEFAULT, Credential, delete_credential, set_password
@@ -31,6 +30,7 @@ from headrace.cli.described.state import Action, ApplyStep, ClusterState, Object
 from headrace.config.errors import ConfigError
 from headrace.config.load import resolved
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import HeadraceError, InvalidError
 
 ALTER_OPERATION, DELETE_OPERATION = 7, 6

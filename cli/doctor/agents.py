@@ -29,13 +29,13 @@ from kio.schema.metadata.v4.request import MetadataRequest
 from kio.schema.metadata.v4.response import MetadataResponse
 
 from headrace.agent.cluster.address_check import complaints
-from headrace.cli.client.transport import exchange
 from headrace.cli.doctor.certificates import certificate_of, judge_certificate, unverified
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.protocol.client.transport import exchange
 from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock, within
 from headrace.storage.errors import CorruptError, InvalidError

@@ -27,10 +27,8 @@ from kio.schema.fetch_snapshot.v0.response import FetchSnapshotResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
 from headrace.cli.client.records import fetch
-from headrace.cli.client.transport import ClientConfig, ask, client_config
 from headrace.cli.options import INT32_MAX, add_settings, settings_from, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.shell.tree import Directory, Node, find, tree, walk
@@ -40,6 +38,8 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT
 from headrace.metastore.log.replay import ImageBuilder, apply
 from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, encode_snapshot, load_image, load_snapshot
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import ClientConfig, ask, client_config
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import walk_batches

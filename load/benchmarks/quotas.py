@@ -22,7 +22,7 @@ from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
-from headrace.cli.client.transport import exchange
+from headrace.protocol.client.transport import exchange
 from load.harness import Benchmark, BenchmarkRun
 
 TOPIC = "limited"

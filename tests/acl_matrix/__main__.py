@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation
-from headrace.cli.client.login import Login
-from headrace.cli.client.transport import ClientConfig, connect, exchange
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.client.login import Login
+from headrace.protocol.client.transport import ClientConfig, connect, exchange
 from headrace.protocol.typed import schema
 from headrace.storage.errors import CorruptError
 from tests.acl_matrix.case import CONSUMER_GROUP, GROUP, OLD_TOPIC, TOPIC, TRANSACTION, Case, Need, build

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.cli.bench.kafka_target import cluster_properties, find_jars, find_java
-from headrace.cli.client.login import Login
-from headrace.cli.client.transport import ClientConfig, connect
 from headrace.cli.main import main as main_of_headrace
 from headrace.config.free_ports import free_ports
 from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.protocol.client.login import Login
+from headrace.protocol.client.transport import ClientConfig, connect
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
 from load.agent_child import AgentChild, flags

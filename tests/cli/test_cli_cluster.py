@@ -14,7 +14,6 @@ from pathlib import Path
 import kafka
 import pytest
 
-from headrace.cli.client.transport import client_config, parse_servers
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -26,6 +25,7 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_image
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.protocol.client.transport import client_config, parse_servers
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 from tests.kafka_clients import KafkaClients
 

@@ -12,8 +12,8 @@ from kio.schema.types import BrokerId
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
-from headrace.cli.client.transport import ask, client_config
 from headrace.config.free_ports import free_ports
+from headrace.protocol.client.transport import ask, client_config
 from headrace.storage.errors import HeadraceError
 from tests.agent_process import SECONDS_MAX, format_storage, running_agent
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.commands import COMMANDS, make_parser
 from headrace.cli.main import main
 from headrace.config.declared import declared
 from headrace.config.load import BOOTSTRAP_SERVER, load
+from headrace.protocol.client.transport import client_config
 
 
 def _shown(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:

@@ -19,8 +19,8 @@ from kio.schema.types import BrokerId
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
-from headrace.cli.client.transport import ask, client_config
 from headrace.cli.main import main
+from headrace.protocol.client.transport import ask, client_config
 from tests.agent_process import SECONDS_MAX, Forked, ended_agent, format_storage, running_agent
 
 Controller = tuple[Forked, dict[str, str]]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.cli.client import cluster as cluster_module
-from headrace.cli.client.cluster import ANY, TRIES, KafkaCluster
-from headrace.cli.client.transport import ClientConfig
 from headrace.cli.main import main
 from headrace.cli.scaling import double
+from headrace.protocol.client import cluster as cluster_module
+from headrace.protocol.client.cluster import ANY, TRIES, KafkaCluster
+from headrace.protocol.client.transport import ClientConfig
 from headrace.protocol.own_requests import (
     ScaleRequest,
     ScaleResponse,

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.client.cluster import KafkaCluster
-from headrace.cli.client.transport import ClientConfig
 from headrace.cli.lost import left_out
 from headrace.cli.main import main
 from headrace.compactor.lost import LATE_MS, SETTLE_MS, find_lost
@@ -20,6 +18,8 @@ from headrace.compactor.put_back import plan_put_back
 from headrace.metastore.life.forgotten import OffsetRange, write_forgotten
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.snapshot import load_image
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import ClientConfig
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.errors import UnavailableError

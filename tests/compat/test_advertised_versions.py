@@ -10,10 +10,10 @@ import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
 
-from headrace.cli.client.transport import ask, client_config
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_table import WHY_NOT
 from headrace.protocol.api_versions import APIS, CONTROLLER_ONLY
+from headrace.protocol.client.transport import ask, client_config
 from tests.compat.kafka_server import kafka_server
 
 pytestmark = [pytest.mark.needs("kafka"), pytest.mark.slow]

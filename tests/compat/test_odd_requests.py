@@ -27,7 +27,7 @@ from kio.schema.offset_commit.v8.response import OffsetCommitResponse
 from kio.schema.produce.v9 import request as produce
 from kio.schema.produce.v9.response import ProduceResponse
 
-from headrace.cli.client.transport import ClientConfig, ask, client_config
+from headrace.protocol.client.transport import ClientConfig, ask, client_config
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.header import CONTROL_BIT, CRC_START, batch_crc
 from load.dev_server import DevServer

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import confluent_kafka
 import pytest
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.groups import share_progress
-from headrace.cli.client.transport import client_config
 from headrace.cli.main import main
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import client_config
 from load.dev_server import DevServer
 from tests.compat.test_transactions import a_producer
 from tests.share_member import ShareMember

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.client.transport import client_config
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import for_listener
 from headrace.config.load import load
+from headrace.protocol.client.transport import client_config
 
 
 @pytest.mark.requirement("X2")

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.groups import share_progress
-from headrace.cli.client.transport import client_config
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import client_config
 from headrace.storage.errors import HeadraceError
 from tests.share_torture.members import LOCK_MS, Heard, ShareMembers
 from tests.torture.cluster import LOW_LATENCY, TortureCluster

@@ -20,7 +20,7 @@ from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionR
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
-from headrace.cli.client.transport import ClientConfig, ask, parse_servers
+from headrace.protocol.client.transport import ClientConfig, ask, parse_servers
 from headrace.storage.errors import HeadraceError
 
 GAP_MEAN_S = 1.5

@@ -17,7 +17,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.groups import offsets_of
 from headrace.cli.client.offsets import TopicPartition
 from headrace.cli.client.quotas import CLIENT_ID, KEYS, USER, Entity, change_quotas, entity_of, shown_entity
@@ -27,6 +26,7 @@ from headrace.cli.console.access import read_form
 from headrace.cli.console.pages.groups import MOVES_MAX
 from headrace.cli.console.parts import ConsoleParts, link, whole_number
 from headrace.cli.options import INT32_MAX, INT64_MAX
+from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
 
 Form = Mapping[str, str]

@@ -18,9 +18,9 @@ from pathlib import Path
 import confluent_kafka
 from PIL import Image
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.config.settings import Settings
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
 from tests.agent_process import AgentUnderTest

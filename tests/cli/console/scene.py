@@ -14,9 +14,9 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.config.settings import Settings
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
 from tests.kafka_clients import KafkaClients

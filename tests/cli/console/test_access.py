@@ -18,7 +18,6 @@ import pytest
 
 from headrace import __version__
 from headrace.agent.access.tls import LOOK_SECONDS
-from headrace.cli.client.transport import client_config
 from headrace.cli.console import table_link
 from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer, refuse_open_network
@@ -27,6 +26,7 @@ from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import NotFoundError, UnavailableError
 from tests.agent.access.certificates import Authority

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.access import CONTENT_SECURITY_POLICY
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.main import main
 from headrace.config.settings import Settings
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
 from tests.balancer import Balancer

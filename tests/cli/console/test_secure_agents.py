@@ -8,10 +8,10 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import SystemClock
 from tests.agent_process import SECONDS_MAX, format_storage
 from tests.cli.console.browser import PlainBrowser

@@ -23,7 +23,6 @@ from headrace.agent.limits.metrics import limits_reached
 from headrace.agent.listener import tls_protocol
 from headrace.agent.listener.admission import Newcomers
 from headrace.agent.listener.server import KafkaListener
-from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.process import http_server
 from headrace.cli.process.http_security import HttpSecurity
@@ -32,6 +31,7 @@ from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.transport import client_config
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.clock import SystemClock
 from tests.agent.access.certificates import Authority

@@ -18,14 +18,14 @@ from kio.serial.errors import OutOfBoundValue
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from headrace.cli import transactions
-from headrace.cli.client.cluster import KafkaCluster
-from headrace.cli.client.described_transactions import (
+from headrace.cli.passwords import password_in, password_of
+from headrace.cli.transactions import DescribedProducer, ListedTransaction
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.described_transactions import (
     DescribedTransaction,
     DescribedTransactions,
     DescribedTransactionTopic,
 )
-from headrace.cli.passwords import password_in, password_of
-from headrace.cli.transactions import DescribedProducer, ListedTransaction
 from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users

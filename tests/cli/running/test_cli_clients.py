@@ -10,11 +10,11 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.cli.client.cluster import VERSIONS, KafkaCluster, WrongBrokerError
-from headrace.cli.client.transport import client_config
 from headrace.cli.main import main
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.client.cluster import VERSIONS, KafkaCluster, WrongBrokerError
+from headrace.protocol.client.transport import client_config
 from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in

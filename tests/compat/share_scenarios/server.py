@@ -15,9 +15,9 @@ from typing import Any
 import confluent_kafka
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import message
-from headrace.cli.client.transport import ClientConfig, ask, parse_servers
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.cluster import message
+from headrace.protocol.client.transport import ClientConfig, ask, parse_servers
 from headrace.storage.records.codec import Record, encode_batch
 
 PATIENCE_SECONDS = 240.0

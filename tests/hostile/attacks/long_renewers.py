@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.login import Login
-from headrace.cli.client.transport import ClientConfig, connect, exchange_frame
+from headrace.protocol.client.login import Login
+from headrace.protocol.client.transport import ClientConfig, connect, exchange_frame
 from load.agent_child import AgentChild
 from tests.hostile.attacked_agent import AttackedAgent
 from tests.hostile.typed_frames import frame, part

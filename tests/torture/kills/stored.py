@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.records import fetch_batches
-from headrace.cli.client.transport import ClientConfig, parse_servers
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import ClientConfig, parse_servers
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import read_header

@@ -1,7 +1,7 @@
 """Sends the tools' requests to the brokers of a Kafka cluster that answer them.
 
-Place: under `headrace topics`, `groups`, `configs` and `records`; works with any Kafka broker. Tools use field
-names; requests are built from kio's generated classes, but for the answer to DescribeTransactions
+Place: under `headrace topics`, `groups`, `configs` and `records`, and under links; works with any Kafka broker. Tools
+use field names; requests are built from kio's generated classes, but for the answer to DescribeTransactions
 (described_transactions.py).
 Invariant of requests: a tool sets every field it knows; fields that a version does not have are left out. The
 highest supported version is the last one in which the fields have the same meaning (before topic ids replace names,
@@ -29,9 +29,9 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
-from headrace.cli.client.described_transactions import DescribedTransactions
-from headrace.cli.client.transport import ClientConfig, connect, exchange, exchange_frame, named_protocol
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.client.described_transactions import DescribedTransactions
+from headrace.protocol.client.transport import ClientConfig, connect, exchange, exchange_frame, named_protocol
 from headrace.protocol.own_requests import (
     CountRequest,
     ScaleRequest,

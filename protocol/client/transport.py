@@ -1,7 +1,7 @@
 """One Kafka request with its response over a socket, to the first server that answers.
 
-Place: under cli/client/cluster.py, and under tools that send one request to any server. After a failure two further
-connections find out what the port speaks, for the message: TLS, HTTP, or HTTP over TLS.
+Place: under cluster.py, under tools that send one request to any server, and under links (compactor/links/). After a
+failure two further connections find out what the port speaks, for the message: TLS, HTTP, or HTTP over TLS.
 Invariant of other protocols: only a sure answer is returned, else None.
 Invariant: bootstrap servers are tried in order until one answers; the caller evaluates the response.
 """
@@ -26,10 +26,10 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from headrace.cli.client.login import PLAINTEXT, SETTINGS, Login
 from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.load import BOOTSTRAP_SERVER, read_properties, resolved
+from headrace.protocol.client.login import PLAINTEXT, SETTINGS, Login
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
 SECONDS_MAX = 3.0
