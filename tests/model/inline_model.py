@@ -50,6 +50,7 @@ class ModelInline(ModelRetention, ModelCompaction):
     """Knows the bytes of inline files. `jobs`: leases that may be reading them."""
 
     answers: dict[uuid.UUID, FileAnswer]
+    condemned: set[uuid.UUID]
     jobs: ModelJobs
 
     def __init__(self) -> None:
@@ -120,13 +121,17 @@ class ModelInline(ModelRetention, ModelCompaction):
     # -- what the commit and others do
 
     def store_inline(self, files: Sequence[FileCommit]) -> None:
-        """Store the bytes of files that are not committed. InvalidError if an id says another place."""
+        """Store the bytes of files that are neither committed nor condemned.
+
+        InvalidError if an id says another place.
+        """
         for file in files:
             is_wrong = is_inline(file.file_id) != (file.body is not None)
             if is_wrong or (file.body is not None and len(file.body) != file.size):
                 raise InvalidError(f"commit refused: the id says where the bytes are: file_id={file.file_id}")
         for file in files:
-            if file.body is not None and file.file_id not in self.answers:
+            is_known = file.file_id in self.answers or file.file_id in self.condemned
+            if file.body is not None and not is_known:
                 self.inline_files.setdefault(file.file_id, bytes(file.body))
 
     def settle_inline(self) -> None:
@@ -188,7 +193,8 @@ class ModelInline(ModelRetention, ModelCompaction):
         now_ms, filling, empty = self.clock.wall_ms(), self._filling(), self._in_state(EMPTY)
         held = [] if filling is None else self._files_of(filling)
         is_full = sum(len(self.inline_files[file_id]) for file_id in held) >= slot_bytes
-        if filling is not None and not is_full and min(map(born_ms, held), default=now_ms) > now_ms - slot_ms:
+        is_old = bool(held) and born_ms(min(held)) <= now_ms - slot_ms
+        if filling is not None and not is_full and not is_old:
             return
         if filling is not None and (empty or is_full):
             self.inline_slots[filling].state = DRAINING

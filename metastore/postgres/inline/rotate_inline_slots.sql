@@ -37,7 +37,7 @@ BEGIN
     END IF;
     SELECT count(*) INTO v_free FROM inline_slots WHERE state = inline_empty();
     FOR v_slot IN SELECT slot FROM inline_slots
-                   WHERE state = inline_draining() AND look_at <= wall_time() ORDER BY since LOOP
+                   WHERE state = inline_draining() AND look_at <= wall_time() ORDER BY since, slot LOOP
         v_live := first_live_inline_file(v_slot);
         UPDATE inline_slots SET waits_since = inline_birth(v_live)
          WHERE slot = v_slot AND waits_since IS DISTINCT FROM inline_birth(v_live);
