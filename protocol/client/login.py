@@ -2,7 +2,9 @@
 
 Place: under transport.py, after a connection is made and before its first request.
 Invariant: a password is sent only by PLAIN, which asks for encryption; SCRAM also checks that the server knows it.
-Source: RFC 5802; KIP-43, KIP-152.
+Certificates and keys are PEM, in files (`*.location`) or as texts, which links have (compactor/links/). A key that is a
+text is in a file of this process alone while OpenSSL reads it, and nowhere after that.
+Source: RFC 5802; KIP-43, KIP-152; KIP-651 (PEM texts).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import secrets
 import socket
 import ssl
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,9 +26,12 @@ from headrace.storage.errors import InvalidError
 SETTINGS = (
     "security.protocol",
     "ssl.truststore.location",
+    "ssl.truststore.certificates",
     "ssl.ca.location",
     "ssl.truststore.type",
     "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
     "ssl.keystore.type",
     "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
@@ -36,6 +42,8 @@ SETTINGS = (
 )
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_PEM_LINE = 64
 _OPTION = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 Send = Callable[[bytes], bytes]
 """One message of the mechanism; the server's answer."""
@@ -53,6 +61,9 @@ class Login:
     key: str = ""
     key_password: str | None = None
     checks_name: bool = True
+    trusted_pem: str = ""
+    key_pem: str = ""
+    """A client's key with its certificates."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Login:
@@ -73,6 +84,8 @@ class Login:
             given.get("ssl.keystore.location", ""),
             given.get("ssl.key.password"),
             given.get("ssl.endpoint.identification.algorithm", "https") == "https",
+            pem_lines(given.get("ssl.truststore.certificates", "")),
+            "".join(pem_lines(given.get(f"ssl.keystore.{part}", "")) for part in ("key", "certificate.chain")),
         )
         if found.uses_sasl and found.mechanism not in ("PLAIN", *DIGESTS):
             raise ConfigError(f"sasl.mechanism: not one of PLAIN, {', '.join(DIGESTS)}: {found.mechanism or 'unset'}")
@@ -94,11 +107,16 @@ class Login:
         if not self.encrypts:
             return connection
         try:
-            context = ssl.create_default_context(cafile=self.trusted or None)
+            context = ssl.create_default_context(cafile=self.trusted or None, cadata=self.trusted_pem or None)
             if self.key:
                 context.load_cert_chain(self.key, password=self.key_password or "")
+            elif self.key_pem:
+                with tempfile.NamedTemporaryFile("w") as file:  # readable by this user alone
+                    file.write(self.key_pem)
+                    file.flush()
+                    context.load_cert_chain(file.name, password=self.key_password or "")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"ssl.truststore.location, ssl.keystore.location: not PEM files: {error}") from error
+            raise ConfigError(f"ssl.truststore.*, ssl.keystore.*: not PEM: {error}") from error
         context.check_hostname = self.checks_name
         return context.wrap_socket(connection, server_hostname=host)
 
@@ -128,6 +146,20 @@ class Login:
         expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
         if not hmac.compare_digest(final, b"v=" + base64.b64encode(expected)):
             raise InvalidError("authentication: the server does not know the password")
+
+
+def pem_lines(text: str) -> str:
+    """PEM as OpenSSL reads it: what Kafka's clients accept on one line, too. Other texts as they are."""
+
+    def lines(part: re.Match[str]) -> str:
+        kind, body = part.groups()
+        if ":" in body:  # headers of an encrypted key: their lines matter
+            return f"{part[0]}\n"
+        data = "".join(body.split())
+        folded = "\n".join(data[first : first + _PEM_LINE] for first in range(0, len(data), _PEM_LINE))
+        return f"-----BEGIN {kind}-----\n{folded}\n-----END {kind}-----\n"
+
+    return "".join(lines(part) for part in _PEM.finditer(text)) or text
 
 
 PLAINTEXT = Login()
