@@ -31,7 +31,14 @@ from kio.schema.index import api_key_map
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.described_transactions import DescribedTransactions
-from headrace.protocol.client.transport import ClientConfig, connect, exchange, exchange_frame, named_protocol
+from headrace.protocol.client.transport import (
+    ClientConfig,
+    connect,
+    exchange,
+    exchange_frame,
+    named_protocol,
+    request_frame,
+)
 from headrace.protocol.own_requests import (
     CountRequest,
     ScaleRequest,
@@ -80,6 +87,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
     ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
@@ -205,14 +213,41 @@ class KafkaCluster:
 
     def ask(self, api_key: ApiKey, request: Any, node_id: int = ANY) -> Any:
         """The response of one broker; UnavailableError if it cannot be reached or does not answer."""
+        response_type, most = self.message(api_key).response_type, self._config.answer_bytes_max
+        return self._on(
+            node_id, lambda connection: exchange(connection, self._config.client_id, request, response_type, most)
+        )
+
+    def ask_in_bytes(self, request: Any, node_id: int) -> memoryview:
+        """The bytes of the response, after their length; errors as `ask`. They are the caller's alone."""
+        frame, most = request_frame(self._config.client_id, request), self._config.answer_bytes_max
+        return memoryview(self._on(node_id, lambda connection: exchange_frame(connection, frame, bytes_max=most)))
+
+    def hang_up(self, node_id: int) -> None:
+        """End the connection to a broker, also while another thread waits for an answer: it gets UnavailableError."""
+        if connection := self._connections.pop(node_id, None):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _on(self, node_id: int, work: Callable[[socket.socket], T]) -> T:
+        """What `work` returns with the connection to a broker. A connection that failed, or on which something came
+        that is no answer, is closed.
+        """
+        connection = self._connections.get(node_id)
         try:
-            if node_id not in self._connections:
-                self._connections[node_id] = self._connect(self._addresses[node_id])
-            connection = self._connections[node_id]
-            return exchange(connection, self._config.client_id, request, self.message(api_key).response_type)
-        except OSError as error:
-            if node_id in self._connections:
-                self._connections.pop(node_id).close()
+            if connection is None:
+                if node_id not in self._addresses:
+                    raise UnavailableError(f"broker is not known: node={node_id}")
+                connection = self._connections[node_id] = self._connect(self._addresses[node_id])
+            return work(connection)
+        except (OSError, CorruptError) as error:
+            if connection is not None:
+                connection.close()
+                if self._connections.get(node_id) is connection:
+                    del self._connections[node_id]
+            if isinstance(error, CorruptError):
+                raise
             raise UnavailableError(f"broker did not answer: node={node_id} {error}") from error
 
     def set_partition_count(self, topic: str, count: int, timeout_ms: int) -> None:
@@ -305,6 +340,13 @@ class KafkaCluster:
         return int(answer.node_id)
 
     def _metadata(self, names: Iterable[str] | None, *, topic_operations: bool = False) -> list[Any]:
+        answer = self.whole_metadata(names, topic_operations=topic_operations)
+        if any(p.error_code is ErrorCode.leader_not_available for topic in answer.topics for p in topic.partitions):
+            raise WrongBrokerError("a partition has no leader")
+        return list(answer.topics)
+
+    def whole_metadata(self, names: Iterable[str] | None, *, topic_operations: bool = False) -> Any:
+        """The answer of any broker on the cluster and these topics (None: all); it says where the brokers are."""
         m = self.message(ApiKey.METADATA)
         topics = None if names is None else tuple(m.make("MetadataRequestTopic", topic_id=None, name=n) for n in names)
         request = m.request(
@@ -316,9 +358,7 @@ class KafkaCluster:
         answer = self.ask(ApiKey.METADATA, request)
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self.controller = int(answer.controller_id) if answer.controller_id in self._addresses else ANY
-        if any(p.error_code is ErrorCode.leader_not_available for topic in answer.topics for p in topic.partitions):
-            raise WrongBrokerError("a partition has no leader")
-        return list(answer.topics)
+        return answer
 
     def _connect(self, address: tuple[str, int]) -> socket.socket:
         return connect(self._config, address)

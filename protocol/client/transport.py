@@ -91,6 +91,7 @@ class ClientConfig:
     client_id: str = "headrace"
     request_timeout_ms: int = 30_000
     login: Login = PLAINTEXT
+    answer_bytes_max: int = RESPONSE_BYTES_MAX
 
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
@@ -168,14 +169,20 @@ def _authenticate(connection: socket.socket, config: ClientConfig) -> None:
     config.login.authenticate(send)
 
 
-def exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
+def exchange(
+    connection: socket.socket,
+    client_id: str,
+    request: Any,
+    response_type: type[Any],
+    bytes_max: int = RESPONSE_BYTES_MAX,
+) -> Any:
     """The response to one request.
 
     OSError if the connection fails, CorruptError for bytes that are no response, InvalidError for values that the
     protocol cannot carry.
     """
     header_size = 5 if request.__flexible__ and request.__api_key__ != API_VERSIONS_KEY else 4
-    answer = exchange_frame(connection, _frame(client_id, request), header_size)
+    answer = exchange_frame(connection, request_frame(client_id, request), header_size, bytes_max)
     try:
         entity, _ = entity_reader(response_type)(memoryview(answer), header_size)
     except (SerialError, ValueError, IndexError, struct.error) as error:
@@ -183,12 +190,14 @@ def exchange(connection: socket.socket, client_id: str, request: Any, response_t
     return entity
 
 
-def exchange_frame(connection: socket.socket, frame: bytes, bytes_min: int = 4) -> bytes:
+def exchange_frame(
+    connection: socket.socket, frame: bytes, bytes_min: int = 4, bytes_max: int = RESPONSE_BYTES_MAX
+) -> bytearray:
     """The response's bytes after their length, for a request that is encoded already. Errors as `exchange`."""
     connection.sendall(frame)
     (size,) = struct.unpack(">i", _read(connection, 4))
-    if not bytes_min <= size <= RESPONSE_BYTES_MAX:
-        raise CorruptError(f"not a Kafka response: size={size}")
+    if not bytes_min <= size <= bytes_max:
+        raise CorruptError(f"not a Kafka response: size={size} max={bytes_max}")
     return _read(connection, size)
 
 
@@ -199,7 +208,8 @@ def _is_host(text: str) -> bool:
         return False
 
 
-def _frame(client_id: str, request: Any) -> bytes:
+def request_frame(client_id: str, request: Any) -> bytes:
+    """A request with its length and header. InvalidError for values that the protocol cannot carry."""
     body = io.BytesIO()
     try:
         name = client_id.encode()
@@ -211,11 +221,11 @@ def _frame(client_id: str, request: Any) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def _read(connection: socket.socket, size: int) -> bytearray:
     received = bytearray()
     while len(received) < size:
         part = connection.recv(size - len(received))
         if not part:
             raise ConnectionResetError("connection closed before the response")
         received += part
-    return bytes(received)
+    return received
