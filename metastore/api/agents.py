@@ -66,6 +66,10 @@ LOW_LATENCY = "low.latency"
 """The feature of agents that read inline files (decisions/0109). At level 1 topics may have low.latency.enable; its
 level only rises, as older agents look for an inline file's bytes in the bucket."""
 
+CLUSTER_LINKS = "cluster.links"
+"""The feature of agents that know linked topics (decisions/0110). At level 1 there may be links; its level only rises,
+as older agents would take records for copies."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {
         METADATA_FORMAT: FeatureRange(1, 4),
@@ -74,6 +78,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
         TOPIC_TABLES: FeatureRange(1, 1),
         SHARE_VERSION: FeatureRange(0, 1),
         LOW_LATENCY: FeatureRange(1, 1),
+        CLUSTER_LINKS: FeatureRange(1, 1),
     }
 )
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the

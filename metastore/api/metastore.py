@@ -26,6 +26,7 @@ from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.inline import InlineApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.links import LinkApi
 from headrace.metastore.api.outcomes import OutcomeApi
 from headrace.metastore.api.read import IndexApi
 from headrace.metastore.api.reports import ReportApi
@@ -133,6 +134,10 @@ class Metastore(Protocol):
     @property
     def inline(self) -> InlineApi:
         """Bytes of small files, until they are moved."""
+
+    @property
+    def links(self) -> LinkApi:
+        """Topics that are copies of another cluster's."""
 
     @property
     def retention(self) -> RetentionApi:

@@ -117,6 +117,8 @@ class PartitionState(enum.IntEnum):
     """A child that was halved away: its parent takes what comes for it."""
     MERGES = 6
     """The parent of an alias, until it is settled: metastore/partitions/merging.py."""
+    LINKED = 7
+    """A copy of another cluster's partition: only its link appends to it (metastore/api/links.py)."""
 
 
 class NewTopic(NamedTuple):

@@ -18,6 +18,7 @@ from itertools import islice
 from headrace.config.table_configs import TABLE_PREFIX
 from headrace.metastore.api.agents import (
     CHOSEN_FEATURES,
+    CLUSTER_LINKS,
     COMMIT_SHARDS,
     KAFKA_FEATURES,
     LOW_LATENCY,
@@ -108,7 +109,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY):
+    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY, CLUSTER_LINKS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current:
         _refuse_what_older_agents_lack(image, name, level, current)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.metastore.api.agents import (
+    CLUSTER_LINKS,
     COMMIT_SHARDS,
     LEADER_SPREAD,
     LOW_LATENCY,
@@ -24,6 +25,7 @@ from headrace.metastore.api.agents import (
     FeatureRange,
     Listener,
 )
+from headrace.metastore.api.links import LINK_NAME, LINK_RESOURCE
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
@@ -284,6 +286,20 @@ class MetadataImage:
     def has_low_latency(self) -> bool:
         """Whether there may be inline files."""
         return LOW_LATENCY in self.features
+
+    @property
+    def has_cluster_links(self) -> bool:
+        """Whether there may be links."""
+        return CLUSTER_LINKS in self.features
+
+    @property
+    def links(self) -> dict[str, Mapping[str, str]]:
+        """The configs of each link, by name. O(resources with configs)."""
+        return {name: values for (kind, name), values in self.configs.items() if kind == LINK_RESOURCE}
+
+    def link_of(self, topic: str) -> str:
+        """Return the link of which the topic is a copy; empty: of none."""
+        return self.topic_configs(topic).get(LINK_NAME, "")
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The settings that were given to the topic itself."""

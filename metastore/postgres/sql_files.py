@@ -31,6 +31,7 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.inline import InlineSlotState
 from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.links import LINK_RESOURCE, LinkedOutcome, Promotion
 from headrace.metastore.api.read import FeedKind, OffsetKind
 from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
@@ -73,12 +74,15 @@ SMALL_INTEGERS: Mapping[str, type[enum.IntEnum]] = {
     "swap": SwapOutcome,
     "start": StartOutcome,
     "inline": InlineSlotState,
+    "linked": LinkedOutcome,
+    "promotion": Promotion,
 }
 """The same for smallint."""
 SINGLE: Mapping[str, int] = {
     "marker_bytes": MARKER_BYTES,
     "topic_resource": TOPIC_RESOURCE,
     "broker_resource": BROKER_RESOURCE,
+    "link_resource": LINK_RESOURCE,
     "record_unregister_broker": UnregisterBrokerRecord.record_type,
     "record_fence_broker": FenceBrokerRecord.record_type,
     "record_unfence_broker": UnfenceBrokerRecord.record_type,

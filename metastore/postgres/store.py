@@ -28,6 +28,7 @@ from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousek
 from headrace.metastore.postgres.inline.inline import PostgresInline
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs, PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
+from headrace.metastore.postgres.links.links import PostgresLinks
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pass_through import Connected
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
@@ -106,6 +107,7 @@ class PostgresMetastore:
         self.audit_archive = PostgresAuditArchive(at)
         self.files = _Files(at)
         self.inline = PostgresInline(at)
+        self.links = PostgresLinks(at)
         self.retention = PostgresRetention(at)
         self.housekeeping = PostgresHousekeeping(at)
         self.reports = PostgresReports(at)

@@ -62,5 +62,7 @@ BEGIN
     DELETE FROM merge_producers WHERE child_key = ANY (v_keys);
     DELETE FROM partition_merges WHERE topic_id = ANY (p_topic_ids);
     DELETE FROM topic_halvings WHERE topic_id = ANY (p_topic_ids);
+    DELETE FROM linked_partitions WHERE topic_id = ANY (p_topic_ids);
+    DELETE FROM linked_topics WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;

@@ -62,7 +62,7 @@ class PostgresTopics(PostgresNoun):
             if not 1 <= topic.partition_count <= 1 << PARTITION_BITS:
                 raise InvalidError(f"partition count out of range: topic={topic.name} count={topic.partition_count}")
             numbers.append(expected_head + len(records))
-            records += _topic_records(topic, _first_epoch(expected_head))
+            records += topic_records(topic, _first_epoch(expected_head))
         configs = [(topic.name, name, value) for topic in topics for name, value in topic.configs.items()]
         (created,) = await _CREATE_TOPICS.row(
             self.pool,
@@ -177,7 +177,7 @@ def _first_epoch(head: int) -> int:
     return epoch_floor(life_of_offset(head))
 
 
-def _topic_records(topic: NewTopic, leader_epoch: int) -> list[bytes]:
+def topic_records(topic: NewTopic, leader_epoch: int) -> list[bytes]:
     """The topic's own record first: its offset becomes the topic's number."""
     count = topic.partition_count
     own = TopicRecord(

@@ -1,4 +1,5 @@
 -- Lease a block of producer ids that no other call ever gets; returns the first. Ids start at 1,000.
+-- While there are links they begin in the second half of the life's numbers, apart from those of a source.
 -- When a block was leased tells a commit how old a producer is at least (fold_producers.sql).
 -- Locks: advisory (producer_id_lock(), 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
@@ -14,7 +15,8 @@ BEGIN
     SELECT first_id, within_life('producer ids', first_id + p_count - 1, life_floor64(life + 1)),
            to_timestamp(wall_ms() / 1000.0)
       FROM (SELECT greatest(coalesce((SELECT last_id + 1 FROM producer_id_blocks ORDER BY first_id DESC LIMIT 1), 1000),
-                            life_floor64(cluster_life())) AS first_id, cluster_life() AS life) AS next
+                            life_floor64(cluster_life())
+                            + CASE WHEN EXISTS (SELECT FROM link_sources) THEN life_floor64(1) / 2 ELSE 0 END) AS first_id, cluster_life() AS life) AS next
     RETURNING first_id INTO v_first;
     RETURN v_first;
 END $$;

@@ -32,7 +32,8 @@ BEGIN
                     WHEN count >= 0 AND count <> (SELECT undeleted_partition_count FROM topics
                                                     WHERE topic_number = p_part_key[part] >> 24)
                          THEN batch_partition_count_mismatch()
-                    WHEN (SELECT state FROM partitions WHERE partition_key = p_part_key[part]) = state_marked()
+                    WHEN (SELECT state FROM partitions WHERE partition_key = p_part_key[part])
+                         IN (state_marked(), state_linked())
                          THEN batch_partition_marked()
                     ELSE coalesce(p_split[i], batch_appended()) END
           FROM unnest(p_batch_file, p_batch_part, p_batch_leader_epoch, p_batch_count)

@@ -47,7 +47,7 @@ BEGIN
     PERFORM setval('segment_epochs', least(greatest(last_value + life_floor32(1), life_floor32(p_life)), 2147483647))
        FROM segment_epochs;  -- at its end: no job is leased any more, and the rest continues
     UPDATE remote_log_heads SET next_offset = next_offset + life_floor32(1), next_audit_offset = next_audit_offset + life_floor32(1);
-    UPDATE partitions SET leader_epoch = life_floor32(p_life) WHERE leader_epoch < life_floor32(p_life);
+    UPDATE partitions SET leader_epoch = greatest(leader_epoch + 1, life_floor32(p_life));
     PERFORM forget_transactions();
     RETURN true;
 END $$;

@@ -66,7 +66,9 @@ class PostgresLife(PostgresNoun):
 
 
 def reborn(image: MetadataImage, life: int) -> MetadataImage:
-    """The image with which a life begins: at the life's first offset, no leader epoch below the life's first."""
+    """The image with which a life begins: at the life's first offset, no leader epoch below the life's first, and each
+    higher than before: those of linked topics are above all lives (metastore/api/links.py).
+    """
     topics = {topic_id: _with_floor(topic, epoch_floor(life)) for topic_id, topic in image.topics_by_id.items()}
     return replace(
         image,
@@ -78,7 +80,8 @@ def reborn(image: MetadataImage, life: int) -> MetadataImage:
 
 
 def _with_floor(topic: TopicImage, floor: int) -> TopicImage:
-    return replace(topic, leader_epochs=tuple(max(epoch, floor) for epoch in topic.leader_epochs))
+    raised = tuple(floor if epoch < floor else epoch + 1 for epoch in topic.leader_epochs)
+    return replace(topic, leader_epochs=raised)
 
 
 def _format_record(image: MetadataImage) -> bytes:

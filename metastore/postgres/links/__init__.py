@@ -1,0 +1,1 @@
+"""Linked topics: copies of topics of other clusters."""
