@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import time
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from headrace.compactor.compact import PATIENT_ATTEMPTS
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.compaction import DamageKind
 from headrace.metastore.api.inline import InlineRange
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.topic_restore import kept_records
-from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import is_inline, new_file_id, new_inline_file_id, object_key
 from headrace.storage.objects.store import ByteRange
 from tests.compactor.inline_world import InlineWorld
@@ -275,6 +279,64 @@ async def test_the_planted_bug_empties_a_slot_with_an_unmoved_file(world: Inline
     await world.rotate(slot_bytes=1)
     with pytest.raises(AssertionError):
         await world.records(key)
+
+
+class TestOlderCompactors:
+    """A worker of the release before looks for inline files in the bucket."""
+
+    @pytest.mark.parametrize("error", [None, UnavailableError("403")], ids=["missing", "refused"])
+    async def test_its_job_changes_nothing_and_the_next_one_moves_them(
+        self, world: InlineWorld, monkeypatch: pytest.MonkeyPatch, error: HeadraceError | None
+    ) -> None:
+        """With rights that do not allow it to list the bucket, a missing object is refused."""
+        a, b = await filled(world)
+        before = [await world.extents(key) for key in (a, b)]
+        if error is not None:
+            monkeypatch.setattr(world.bucket, "get", failing(world.bucket.get, error))
+        inline = await work_as_before(world)
+        monkeypatch.undo()
+        assert [await world.extents(key) for key in (a, b)] == before
+        assert await world.postgres.compaction.list_damage(10) == ([], 0)
+        await world.run(await world.claim(inline, 1))
+        assert not any(map(is_inline, await world.live_files()))
+        assert [len(await world.records(key)) for key in (a, b)] == [24, 12]
+
+    async def test_without_a_look_for_their_rows_it_calls_them_damaged(
+        self, world: InlineWorld, metastore_url: str
+    ) -> None:
+        await filled(world)
+        plant(metastore_url, "mark_damaged", "OR NOT is_inline(e.file_id)", "OR true")
+        await work_as_before(world)
+        assert (await world.postgres.compaction.list_damage(10))[0]
+
+    async def test_bytes_that_are_altered_are_damage(self, world: InlineWorld, metastore_url: str) -> None:
+        (key,) = await world.topic("t", 1)
+        file_id = await world.commit((key, plain_batch(3)), slot=await world.slot())
+        async with session(metastore_url) as raw:
+            await raw.execute(b"UPDATE inline_files SET body = set_byte(body, 70, 1)")
+        await world.run(await world.claim([file_id], 1))
+        (found,), _ = await world.postgres.compaction.list_damage(10)
+        assert (found.extent.file_id, found.kind) == (file_id, DamageKind.ALTERED)
+
+
+async def work_as_before(world: InlineWorld) -> list[uuid.UUID]:
+    """Run the job of all inline files as a worker that knows the bucket only, and has no more patience; the files."""
+    inline = [file_id for file_id in await world.live_files() if is_inline(file_id)]
+    job = await world.claim(inline, 1)
+    await world.run(dataclasses.replace(job, attempts=PATIENT_ATTEMPTS + 1), world.compactor(store=world.bucket))
+    return inline
+
+
+def failing(get: Callable[..., Awaitable[bytes]], error: HeadraceError) -> Callable[..., Awaitable[bytes]]:
+    """Return a `get` that refuses what is not there."""
+
+    async def call(key: str, byte_range: ByteRange | None = None) -> bytes:
+        try:
+            return await get(key, byte_range)
+        except NotFoundError:
+            raise error from None
+
+    return call
 
 
 class TestReading:

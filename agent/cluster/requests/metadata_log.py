@@ -40,6 +40,7 @@ from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.agents import (
     COMMIT_SHARDS,
+    LOW_LATENCY,
     METADATA_FORMAT,
     SEALED_SECRETS,
     SEGMENT_KEYS,
@@ -133,7 +134,12 @@ def _render(data: bytes) -> bytes:
 
 
 UPGRADE = 1
-_COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT, TRANSACTION_VERSION: 1}
+_COMPACTORS_NEED = {
+    SEGMENT_KEYS: 1,
+    METADATA_FORMAT: PARTITION_CHANGES_FORMAT,
+    TRANSACTION_VERSION: 1,
+    LOW_LATENCY: 1,
+}
 """The lowest levels for which running compactors are looked at."""
 
 
@@ -172,7 +178,7 @@ class UpdateFeatures:
 
     async def _refuse_for_compactors(self, updates: Sequence[FeatureUpdateKey]) -> None:
         """UnsupportedFeatureError if a running one lacks the level: its swaps would be refused, or it could not read
-        the metadata log."""
+        the metadata log, or inline files."""
         for update in updates:
             lowest = _COMPACTORS_NEED.get(update.feature)
             if lowest is not None and update.max_version_level >= lowest:

@@ -1,6 +1,7 @@
 -- Note that a job could not read these extents: row i is the extent of p_keys[i] that ends at p_last[i], in the file
 -- p_file_ids[i] at p_positions[i]. Those that are not there any more are left out. An extent that was known to be damaged
--- keeps the time at which it was found.
+-- keeps the time at which it was found. Left out are inline files that have their bytes here, unless these are altered (kind
+-- 0): a worker of the release before looks for them in the bucket, where they are missing, or refused.
 -- Locks: the job's row, shared; the files' rows, ascending, so that no file is dropped meanwhile; the rows of damaged_extents.
 -- Idempotent: yes. Cost: a probe and an upsert per extent.
 CREATE OR REPLACE FUNCTION mark_damaged(
@@ -19,6 +20,8 @@ BEGIN
       FROM unnest(p_file_ids, p_positions, p_keys, p_last, p_kinds, p_why) AS t (file_id, position, key, last, kind, why)
       JOIN extents e ON e.partition_key = t.key AND e.last_offset = t.last
                     AND e.file_id = t.file_id AND e.position = t.position
+     WHERE t.kind = 0 OR NOT is_inline(e.file_id)
+        OR NOT EXISTS (SELECT FROM inline_files i WHERE i.slot = inline_slot(e.file_id) AND i.file_id = e.file_id)
      ORDER BY e.file_id, e.position
     ON CONFLICT (file_id, position) DO UPDATE
        SET checked_at = excluded.checked_at, kind = excluded.kind, why = excluded.why, length = excluded.length,

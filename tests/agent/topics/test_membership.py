@@ -34,6 +34,7 @@ from headrace.metastore.api.agents import (
 from headrace.metastore.api.cluster import SettingReport, StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
+from headrace.metastore.log.own_records import RemoveFeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -251,6 +252,22 @@ async def test_counts_do_not_change_while_a_running_compactor_cannot_read_the_lo
     await world.api.cluster.withdraw_settings(older.incarnation_id)
     assert (await _set_format(world, 1, 4, 1)).error_code is ErrorCode.none
     assert world.view.image.metadata_format == 4
+
+
+@pytest.mark.requirement("X13")
+async def test_small_files_are_not_inline_while_a_running_compactor_does_not_know_where_they_are(world: World) -> None:
+    await world.agent(3)
+    await world.api.cluster.append_records(world.view.image.offset, [RemoveFeatureLevelRecord(name=LOW_LATENCY)])
+    await world.view.catch_up()
+    older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={SEGMENT_KEYS: 1})
+    await world.api.cluster.report_settings(older)
+    refused = await _set_format(world, 1, 1, 1, name=LOW_LATENCY)
+    assert refused.error_code is ErrorCode.invalid_update_version
+    assert "processes=host-17" in (refused.error_message or "")
+    assert not (await world.view.catch_up()).has_low_latency
+    await world.api.cluster.withdraw_settings(older.incarnation_id)
+    assert (await _set_format(world, 1, 1, 1, name=LOW_LATENCY)).error_code is ErrorCode.none
+    assert world.view.image.has_low_latency
 
 
 async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_them(world: World) -> None:
