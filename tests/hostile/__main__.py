@@ -3,7 +3,8 @@
 Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. A module's `prepare`, if it has
 one, first does what ordinary clients may do. Printed: resident memory at its peak above that before the attack, the
 longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
-`--checkout` attacks the Headrace of another checkout, for figures of before and after. An attack that could not run is
+`--checkout` attacks the Headrace of another checkout, for figures of before and after. With `--low-latency` all topics
+have low.latency.enable: small files go into the metastore first. An attack that could not run is
 reported and the others follow; the exit status is 1 if one missed its goals or could not run.
 """
 
@@ -28,6 +29,7 @@ MEMORY_GOAL_BYTES = 64 * MIB
 STALL_GOAL_SECONDS = 0.25
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 """So that each JoinGroup of a new group is answered at once."""
+LOW_LATENCY = {"low.latency.enable": True}
 MET, MISSED = "met ", "MISS"
 
 
@@ -78,12 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names()))
     parser.add_argument("--checkout", type=Path, help="another checkout, with its .venv, to attack its Headrace")
     parser.add_argument("--alone", action="store_true", help="no ordinary clients: a calmer measurement")
+    parser.add_argument("--low-latency", action="store_true", help="low.latency.enable for all topics")
     args = parser.parse_args(argv)
     print(machine_state(), flush=True)
+    common = SETTINGS | LOW_LATENCY if args.low_latency else SETTINGS
     status = 0
     for name in args.names or names():
         try:
-            with AttackedAgent(args.checkout, SETTINGS | _settings(name)) as target:
+            with AttackedAgent(args.checkout, common | _settings(name)) as target:
                 told = asyncio.run(run(name, target, alone=args.alone))
         except Exception:
             told = f"{name}: {MISSED} it could not run"

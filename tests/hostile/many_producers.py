@@ -3,7 +3,8 @@
 The agent runs in this process, a real Postgres (fsync on) and a local S3 API run in others; producers
 and consumer are separate processes, so this process's CPU is the agent's. Three loads in one run:
 idempotent; not idempotent, unmerged; not idempotent, merged at ingestion (W11). Each is measured twice:
-without a consumer (CPU per batch) and with one (age of records when its poll returns them).
+without a consumer (CPU per batch) and with one (age of records when its poll returns them). With `--low-latency` the
+topics have low.latency.enable, and the share of files that the metastore got is printed.
 Figures are of the machine that runs them; what to compare are the ratios within one round. The loads take
 turns at being first, and the median round counts: a single round's ratio was found off by a third.
 """
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
@@ -34,6 +35,7 @@ from headrace.cli.bench.orders import percentile
 from headrace.cli.process.open_process import open_agent
 from headrace.cli.storage import format_bucket
 from headrace.config.settings import Settings
+from headrace.config.topic_configs import LOW_LATENCY_ENABLE
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.storage.collector_tuning import tune_collector
@@ -73,6 +75,8 @@ class Result:
     ages: list[float]
     batches_per_file: float
     stored_bytes_per_batch: float
+    inline_share: float
+    """Share of the files that went into the metastore first."""
 
     @property
     def cpu_us(self) -> float:
@@ -80,11 +84,29 @@ class Result:
         return self.agent_us + self.postgres_us
 
 
+class Stored(NamedTuple):
+    """All committed segment files: their bytes, how many, and how many of them were inline."""
+
+    size_bytes: int
+    files: int
+    inline: int
+
+    def since(self, before: Stored) -> Stored:
+        """Return what came after that."""
+        return Stored(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+_STORED = (
+    "SELECT coalesce(sum(size), 0)::bigint, count(*), count(*) FILTER (WHERE is_inline(file_id)) FROM segment_files"
+)
+
+
 class Hostile:
     """One agent under one mode."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, *, low_latency: bool = False) -> None:
+        """`low_latency`: of the topics."""
+        self._settings, self._low_latency = settings, low_latency
         self._traces: list[FileTrace] = []
 
     async def __aenter__(self) -> Hostile:
@@ -105,9 +127,9 @@ class Hostile:
         first = 1_000_000 if mode.idempotent else -1
         await self._load([*flags, "--seconds", "2", "--first-producer-id", str(first)])
         self._traces.clear()
-        stored_before = self._stored_bytes()
+        before = self._stored()
         summary = await self._load([*flags, "--seconds", str(seconds), "--first-producer-id", _later(first, 1)])
-        stored, files = self._stored_bytes() - stored_before, len(self._traces)
+        stored, files = self._stored().since(before), len(self._traces)
         watched, ages = await self._watched(topic, [*flags, "--seconds", str(seconds)], _later(first, 2))
         return Result(
             summary["agent_cpu_seconds"] / summary["batches"] * 1e6,
@@ -115,7 +137,8 @@ class Hostile:
             watched["latencies"],
             ages,
             summary["batches"] / files,
-            stored / summary["batches"],
+            stored.size_bytes / summary["batches"],
+            stored.inline / max(stored.files, 1),
         )
 
     async def _watched(self, topic: str, flags: list[str], first: str) -> tuple[dict[str, Any], list[float]]:
@@ -156,16 +179,17 @@ class Hostile:
         admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{self._agent.kafka_port}")
         await admin.start()
         try:
-            await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+            configs = {LOW_LATENCY_ENABLE: "true"} if self._low_latency else {}
+            await admin.create_topics([NewTopic(topic, PARTITIONS, 1, topic_configs=configs)])
         finally:
             await admin.close()
 
-    def _stored_bytes(self) -> int:
-        """Bytes of all committed segment files."""
+    def _stored(self) -> Stored:
+        """Return what of all flushed files is known."""
         with psycopg.connect(self._settings.metastore_url) as connection:
-            row = connection.execute("SELECT coalesce(sum(size), 0)::bigint FROM segment_files").fetchone()
+            row = connection.execute(_STORED).fetchone()
         assert row is not None
-        return int(row[0])
+        return Stored(*map(int, row))
 
 
 def _later(first: int, times: int) -> str:
@@ -192,7 +216,7 @@ async def run(url: str, s3: S3Server, cluster_id: str, args: argparse.Namespace)
         for mode in (*MODES[first:], *MODES[:first]):
             topic = f"hostile-{number}-{MODES.index(mode)}"
             merging = msgspec.structs.replace(settings, ingest_merge_max_bytes=mode.merge_max_bytes)
-            async with Hostile(merging) as hostile:
+            async with Hostile(merging, low_latency=args.low_latency) as hostile:
                 result = await hostile.measure(mode, topic, args.producers, args.rate, args.seconds)
             results[mode.name].append(result)
             _print_result(mode, result)
@@ -205,7 +229,8 @@ def _print_result(mode: Mode, result: Result) -> None:
         f"  end to end {_ms(result.ages, 50)}/{_ms(result.ages, 99)} ms"
         f"  agent {result.agent_us:5.1f} µs/batch  postgres {result.postgres_us:4.1f} µs/batch"
         f"  {result.batches_per_file / PARTITIONS:4.0f} batches per partition and file"
-        f"  {result.stored_bytes_per_batch:4.0f} bytes/batch  load average {os.getloadavg()[0]:.1f}",
+        f"  {result.stored_bytes_per_batch:4.0f} bytes/batch  {result.inline_share:.0%} of the files inline"
+        f"  load average {os.getloadavg()[0]:.1f}",
         flush=True,
     )
 
@@ -268,6 +293,7 @@ def main() -> None:
     parser.add_argument("--producers", type=int, default=240)
     parser.add_argument("--rate", type=float, default=500, help="requests per second, one batch per partition in each")
     parser.add_argument("--linger-ms", type=int, default=100)
+    parser.add_argument("--low-latency", action="store_true", help="topics with low.latency.enable")
     args = parser.parse_args()
     os.environ.update(CREDENTIALS)
     print(machine_state(), flush=True)

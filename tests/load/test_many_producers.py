@@ -9,8 +9,8 @@ from tests.hostile.many_producers import MODES, Result, print_bars
 
 def _rounds(*cpu_us: tuple[float, float]) -> list[Result]:
     """Rounds of so many microseconds of agent and of Postgres."""
-    return [Result(agent, postgres, acks=[0.1], ages=[0.2], batches_per_file=400.0, stored_bytes_per_batch=170.0)
-            for agent, postgres in cpu_us]  # fmt: skip
+    same = {"batches_per_file": 400.0, "stored_bytes_per_batch": 170.0, "inline_share": 0.0}
+    return [Result(agent, postgres, acks=[0.1], ages=[0.2], **same) for agent, postgres in cpu_us]
 
 
 def _told(idempotent: list[Result], plain: list[Result], capsys: pytest.CaptureFixture[str]) -> str:
