@@ -205,6 +205,10 @@ class KafkaCluster:
         low, high = self._served.get(api_key, (0, -1))
         return max(low, VERSIONS[api_key][0]) <= min(high, VERSIONS[api_key][1])
 
+    def newest(self, api_key: ApiKey, most: int) -> int:
+        """The newest version of the API that the cluster serves, at most this one."""
+        return min(self._served.get(api_key, (0, -1))[1], most)
+
     def message(self, api_key: ApiKey) -> Message:
         """The API in the newest version that both sides support; InvalidError if there is none."""
         if not self.serves(api_key):
@@ -231,8 +235,8 @@ class KafkaCluster:
             connection.close()
 
     def _on(self, node_id: int, work: Callable[[socket.socket], T]) -> T:
-        """What `work` returns with the connection to a broker. A connection that failed, or on which something came
-        that is no answer, is closed.
+        """Return what `work` returns with the connection to a broker. A connection that failed, or on which something
+        came that is no answer, is closed.
         """
         connection = self._connections.get(node_id)
         try:

@@ -1,0 +1,1 @@
+"""The workers' part of links: partitions of another cluster, copied with their offsets."""

@@ -1,0 +1,103 @@
+"""Decode a Fetch response of a source, version 4 to 15, without a copy of its records.
+
+Place: under kafka_source.py. Shapes are Kafka's; agents' own encoding is protocol/fetch_codec.py.
+Invariant: memory is bounded by the response's bytes and ABORTED_MAX; CorruptError for bytes that are no such response.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from headrace.compactor.links.source import ABORTED_MAX, Bounds, FetchAnswer, Fetched
+from headrace.protocol import wire
+from headrace.storage.errors import CorruptError, InvalidError
+
+_FIRST_FLEXIBLE = 12
+FIRST_BY_ID, LAST = 13, 15
+"""Versions with topic ids in place of names: a topic that was created again under its name is another one."""
+_TOP = struct.Struct(">ihi")
+"""Throttle time in ms, error, session."""
+_PARTITION = struct.Struct(">ihqq")
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
+_ABORTED, _EPOCH_END = struct.Struct(">qq"), struct.Struct(">iq")
+_DIVERGING_TAG = 0
+
+
+def decode_fetch_answer(answer: memoryview, version: int, names: Mapping[uuid.UUID, str]) -> FetchAnswer:
+    """The response in `answer`, which begins with its header and is writable. `names` of the topics by id, for the
+    versions that do not name them.
+    """
+    wire.allow_elements(ABORTED_MAX)
+    try:
+        return _decode(answer, version, names)
+    except (*wire.MALFORMED, InvalidError) as error:
+        raise CorruptError(f"not a fetch response: {error}") from error
+    finally:
+        wire.allow_elements()
+
+
+def _decode(answer: memoryview, version: int, names: Mapping[uuid.UUID, str]) -> FetchAnswer:
+    flexible = version >= _FIRST_FLEXIBLE
+    position = 4
+    if flexible:
+        _, position = wire.read_tags(answer, position)
+    if version >= 7:
+        throttle_ms, error, _ = _TOP.unpack_from(answer, position)
+        position += _TOP.size
+    else:
+        (throttle_ms,), error = _INT32.unpack_from(answer, position), 0
+        position += _INT32.size
+    if error:
+        raise InvalidError(f"fetch refused: {_code(error).name}")
+    found = []
+    topics, position = wire.read_count(answer, position, flexible)
+    for _ in range(topics):
+        topic, topic_id, position = wire.read_topic_reference(answer, position, flexible, version >= FIRST_BY_ID)
+        topic = names.get(topic_id, "") if topic_id is not None else topic or ""
+        partitions, position = wire.read_count(answer, position, flexible)
+        for _ in range(partitions):
+            one, position = _read_partition(answer, position, version, topic)
+            found.append(one)
+        if flexible:
+            _, position = wire.read_tags(answer, position)
+    return FetchAnswer(found, max(throttle_ms, 0) / 1000)
+
+
+def _read_partition(answer: memoryview, position: int, version: int, topic: str) -> tuple[Fetched, int]:
+    flexible = version >= _FIRST_FLEXIBLE
+    index, error, high_watermark, stable = _PARTITION.unpack_from(answer, position)
+    position += _PARTITION.size
+    start, diverging = -1, None
+    if version >= 5:
+        (start,) = _INT64.unpack_from(answer, position)
+        position += _INT64.size
+    aborted = []
+    count, position = wire.read_count_or_null(answer, position, flexible)
+    for _ in range(count):
+        aborted.append(_ABORTED.unpack_from(answer, position))
+        position += _ABORTED.size
+        if flexible:
+            _, position = wire.read_tags(answer, position)
+    if version >= 11:
+        position += _INT32.size  # the preferred read replica: links read from leaders
+    size, position = wire.read_size(answer, position, flexible)
+    size = max(size, 0)
+    records = answer[position : position + size]
+    position += size
+    if flexible:
+        tags, position = wire.read_tags(answer, position)
+        if _DIVERGING_TAG in tags:
+            diverging = _EPOCH_END.unpack_from(tags[_DIVERGING_TAG], 0)
+    bounds = Bounds(start, high_watermark, stable)
+    return Fetched(topic, index, _code(error), bounds, aborted, records, diverging), position
+
+
+def _code(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error
