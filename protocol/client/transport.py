@@ -184,7 +184,7 @@ def exchange(
     header_size = 5 if request.__flexible__ and request.__api_key__ != API_VERSIONS_KEY else 4
     answer = exchange_frame(connection, request_frame(client_id, request), header_size, bytes_max)
     try:
-        entity, _ = entity_reader(response_type)(memoryview(answer), header_size)
+        entity, _ = entity_reader(response_type)(memoryview(answer).toreadonly(), header_size)
     except (SerialError, ValueError, IndexError, struct.error) as error:
         raise CorruptError(f"cannot parse response: {error}") from error
     return entity
