@@ -161,11 +161,11 @@ async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argpar
         return 0
     found = await find_lost(metastore, reads, life.begun_ms, SystemClock().wall_ms(), bar)
     if args.export is not None:
-        await export(reads, found.file_ids, args.export)
+        await export(reads, [*found.file_ids, *found.moved], args.export)
     bar.close()
     image = await load_image(metastore.cluster)
     if args.put_back is not None:
-        return await put_back(metastore.index, reads, image, life.life, found.certain_ids, args)
+        return await put_back(metastore.index, reads, image, life.life, found, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
     ends = await find_lost_ends(metastore.index, store)
     shares = await find_lost_shares(metastore, store, life.life)
@@ -175,7 +175,7 @@ async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argpar
     gone = (_nowhere_line(place, image) for place in found.nowhere)
     lines = chain(_lost_lines(found, names), gone, map(_lost_end_line, ends), lost_share_lines(shares, image))
     _print(as_dict if args.json else lines)
-    return 1 if found.file_ids or found.unreadable or found.nowhere or ends or shares.lost else 0
+    return 1 if found.partitions or found.unreadable or found.nowhere or ends or shares.lost else 0
 
 
 def _nowhere_line(place: OffsetRange, image: MetadataImage) -> str:
@@ -198,7 +198,8 @@ def _lost_end_line(end: LostEnd) -> str:
 
 def _lost_as_dict(found: Lost, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
     partitions = [asdict(lost) | {"topic": names.get(lost.topic_id)} for lost in found.in_order()]
-    return {"files": found.file_ids, "unreadable": found.unreadable, "partitions": partitions}
+    moved = {str(merged): sorted({place.source for place in places}) for merged, places in found.moved.items()}
+    return {"files": found.file_ids, "moved": moved, "unreadable": found.unreadable, "partitions": partitions}
 
 
 def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
@@ -216,6 +217,12 @@ def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
         f"files that the metastore does not name: {len(found.file_ids)}, committed for certain: {found.certain};"
         " the others were committed, or their agent crashed before"
     )
+    if found.moved:
+        sources = {place.source for places in found.moved.values() for place in places}
+        yield (
+            f"inline files that were moved: {len(sources)}, all of them committed, in {len(found.moved)} merged files"
+            " that the metastore does not name"
+        )
 
 
 def _print(what: dict[str, Any] | Iterator[str]) -> None:
@@ -264,6 +271,8 @@ def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
     if rebuilt.unsure_records:
         yield f"records of attempts of Spark writes that the bucket does not tell apart: {rebuilt.unsure_records}"
     yield f"batches skipped because another file has their records: {rebuilt.repeated_batches}"
+    for topic, index, first, last in rebuilt.unmoved:
+        yield f"acknowledged, not moved into the bucket yet, lost: {topic} partition={index} offsets={first}-{last}"
     for name in rebuilt.topics:
         yield f"topic created: {name}"
     for file_id, error in rebuilt.unsound:

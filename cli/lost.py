@@ -15,22 +15,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import uuid
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import TopicPartition, partitions_of
 from headrace.cli.client.records import init_producer_id, produce_again
-from headrace.cli.client.transport import client_config
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
 from headrace.cli.tables import confirm, iso_time
 from headrace.compactor.audit import OnProgress
-from headrace.compactor.lost import find_lost
+from headrace.compactor.lost import Lost, find_lost
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.put_back import (
     Planned,
@@ -49,8 +46,9 @@ from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import IndexApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.life.bucket import newest_life
-from headrace.metastore.life.forgotten import read_forgotten
 from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.client.cluster import KafkaCluster, require
+from headrace.protocol.client.transport import client_config
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.store import ObjectStore
@@ -117,10 +115,10 @@ async def put_back(
     reads: VerifiedReads,
     image: MetadataImage,
     life: int,
-    lost_files: Set[uuid.UUID],
+    found: Lost,
     args: argparse.Namespace,
 ) -> int:
-    """The exit status: 0 if all that can be put back is. `lost_files`: ids of files with recorded extents."""
+    """The exit status: 0 if all that can be put back is."""
     store = reads.store
     plan = await read_put_back(store, life)
     if plan is not None and plan.is_done:
@@ -129,9 +127,10 @@ async def put_back(
     with KafkaCluster.of(client_config(args.put_back, args.command_config)) as cluster:
         if plan is None:
             before = await files_put_back(store)
-            fed = {f: ranges for f, ranges in (await read_forgotten(store)).items() if f in lost_files}
-            fed = {file_id: ranges for file_id, ranges in fed.items() if file_id not in before}
-            planned = await plan_put_back(api, reads, fed, image.topics_by_id)
+            fed = {file_id: ranges for file_id, ranges in found.committed.items() if file_id not in before}
+            moved = {f: [p for p in places if p.source not in before] for f, places in found.moved.items()}
+            moved = {file_id: places for file_id, places in moved.items() if places}
+            planned = await plan_put_back(api, reads, fed, image.topics_by_id, moved)
             batches = planned.batches
             for line in left_out(planned):
                 write(line)

@@ -25,8 +25,8 @@ from headrace.jobs.lease import Lease
 from headrace.metastore.api.files import DeadFile
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.moved import keys_of
 from headrace.storage.errors import UnavailableError
-from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
 
 
@@ -142,8 +142,7 @@ class Janitor:
 
     async def _delete(self, lease: Lease, files: Sequence[DeadFile]) -> int:
         """Delete objects, then the rows of those that the store confirmed; how many those were."""
-        confirmed = set(await self._store.delete_many([object_key(file.file_id) for file in files]))
-        gone = [file for file in files if object_key(file.file_id) in confirmed]
+        gone = await self._confirmed(files)
         if gone:
             await self._api.files.drop_files(lease.token, [file.file_id for file in gone])
             self._refused.deleted(file.file_id for file in gone)
@@ -156,3 +155,9 @@ class Janitor:
         self._metrics.dead_deleted.inc(sum(not file.condemned for file in gone))
         self._metrics.bytes_deleted.inc(sum(file.size for file in gone))
         return len(gone)
+
+    async def _confirmed(self, files: Sequence[DeadFile]) -> list[DeadFile]:
+        """Delete the objects of files, and what is next to them; return the files of which the store confirmed all."""
+        keys = {file.file_id: keys_of(file.file_id) for file in files}
+        confirmed = set(await self._store.delete_many([key for some in keys.values() for key in some]))
+        return [file for file in files if confirmed.issuperset(keys[file.file_id])]

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.compactor.audit import OnProgress
+from headrace.compactor.lost import joined
+from headrace.compactor.moved import unmoved
 from headrace.compactor.rebuild_place import Placement, ScannedBatch, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.metastore.api.files import FoundFile
@@ -27,6 +29,8 @@ from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import Extent, is_in_file
 from headrace.metastore.api.reports import PartitionName
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.snapshot import load_image
@@ -48,6 +52,8 @@ LOST = (
     " as counted above; a consumer may see such a record at another offset than before",
     "committed offsets of consumer groups, and what share groups have done",
     "topic names and configs: a topic that the metastore does not know is called recovered-<its id>",
+    "records of inline files that were not moved: those of the last minute or two, longer if merges were behind; what"
+    " agents recorded of them when they stopped is listed above",
     "batches that commits dropped: readable again, except duplicates of idempotent producers",
     "records that retention and DeleteRecords removed: readable again if their object still exists",
     "records of transactions that were open, or that ended less than about 20 s before the loss: left out, as counted"
@@ -89,6 +95,8 @@ class Rebuilt:
     """Topics created with generated names."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
     """Files that cannot be read, and why. Their bytes are not changed."""
+    unmoved: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """Topic, partition, first and last offset of acknowledged records in inline files that were not moved: lost."""
     homeless: int = 0
     """Partitions beyond what their topic has here."""
 
@@ -108,6 +116,7 @@ async def rebuild_index(
     outcomes = await all_outcomes(reads.store)
     writes = await bulk_files(reads.store, read)
     image = await _with_topics(metastore, read, found)
+    lost = UnmovedRanges(await read_forgotten(reads.store), read)
     extents: list[Extent] = []
     for name in sorted(read.partitions):
         key = image.topics_by_id[name.topic_id].key(name.partition_index)
@@ -123,6 +132,7 @@ async def rebuild_index(
         found.unknown_records += shown.unknown
         placement = settle(shown.batches)
         await recognise_records(reads, read, placement)
+        lost.take(name, placement)
         guess(placement)
         found.records += sum(batch.records for batch in placement.batches.values() if batch.marker is None)
         found.guessed_records += placement.guessed_records
@@ -130,8 +140,37 @@ async def rebuild_index(
         extents += _extents(key, placement, read)
         on_progress("partitions", 0, 0)
     await _name(metastore, read, extents)
+    found.unmoved = lost.as_offsets({topic_id: topic.name for topic_id, topic in image.topics_by_id.items()})
     found.extents, found.live_bytes = len(extents), sum(extent.length for extent in extents)
     return found
+
+
+class UnmovedRanges:
+    """Offsets that agents knew to be committed in inline files, and that no file has."""
+
+    def __init__(self, fed: Mapping[uuid.UUID, Iterable[OffsetRange]], read: Scan) -> None:
+        self._ranges = unmoved(fed, (file.file_id for file in read.files))
+        self._names = read.names
+
+    def take(self, name: PartitionName, placement: Placement) -> None:
+        """Leave out what has a place, before others are estimated."""
+        for key, ranges in self._ranges.items():
+            if self._names.get(key) == name:
+                self._ranges[key] = [
+                    r for r in ranges if placement.is_free(r.base_offset, r.last_offset - r.base_offset + 1)
+                ]
+
+    def as_offsets(self, topics: Mapping[uuid.UUID, str]) -> list[tuple[str, int, int, int]]:
+        """Topic, partition, first and last offset; neighbours as one."""
+        found = []
+        for key, ranges in sorted(self._ranges.items()):
+            number, index = split_partition_key(key)
+            name = self._names.get(key)
+            topic = (
+                f"(topic number {number}, of which the bucket has no file)" if name is None else topics[name.topic_id]
+            )
+            found += [(topic, index, *ends) for ends in joined((r.base_offset, r.last_offset) for r in ranges)]
+        return found
 
 
 async def _with_topics(metastore: Metastore, read: Scan, found: Rebuilt) -> MetadataImage:

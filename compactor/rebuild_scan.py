@@ -51,6 +51,14 @@ class FoundObject(NamedTuple):
     body_bytes: int = 0
 
 
+class FilePart(NamedTuple):
+    """What a file has of a partition; `key` is the partition's in the metastore of the time."""
+
+    key: int
+    name: PartitionName
+    batches: list[ScannedBatch]
+
+
 @dataclass(slots=True)
 class Scan:
     """The contents of the bucket."""
@@ -58,6 +66,8 @@ class Scan:
     files: list[FoundObject] = field(default_factory=list)
     """The files by creation time; FoundBatch.file is an index into this list."""
     partitions: dict[PartitionName, list[ScannedBatch]] = field(default_factory=lambda: defaultdict(list))
+    names: dict[int, PartitionName] = field(default_factory=dict)
+    """By the partition key that the metastore had for it."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
 
 
@@ -74,18 +84,19 @@ async def scan(reads: VerifiedReads, on_progress: OnProgress) -> Scan:
                 found.unsound.append((stored.file_id, read))
                 continue
             number = len(found.files)
-            found.files.append(stored._replace(body_bytes=sum(b.length for some in read.values() for b in some)))
-            for name, batches in read.items():
-                found.partitions[name] += [batch._replace(file=number) for batch in batches]
+            found.files.append(stored._replace(body_bytes=sum(b.length for part in read for b in part.batches)))
+            for part in read:
+                found.names[part.key] = part.name
+                found.partitions[part.name] += [batch._replace(file=number) for batch in part.batches]
         on_progress("files", start + len(window), len(objects))
     return found
 
 
-async def _read(reads: VerifiedReads, stored: FoundObject) -> dict[PartitionName, list[ScannedBatch]] | str:
+async def _read(reads: VerifiedReads, stored: FoundObject) -> list[FilePart] | str:
     """The file's batches by partition, or the reason why there are none."""
     key, place = object_key(stored.file_id), f"file={stored.file_id}"
 
-    def verified(body: memoryview) -> dict[PartitionName, list[ScannedBatch]]:
+    def verified(body: memoryview) -> list[FilePart]:
         verify_segment(body)
         return _batches(stored.file_id, body)
 
@@ -99,9 +110,9 @@ async def _read(reads: VerifiedReads, stored: FoundObject) -> dict[PartitionName
         return str(error)
 
 
-def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[ScannedBatch]]:
+def _batches(file_id: uuid.UUID, body: memoryview) -> list[FilePart]:
     level, born = level_of(file_id), born_ms(file_id)
-    found = {}
+    found = []
     for entry in decode_footer(body, len(body)).partitions:
         batches = []
         run = body[entry.position : entry.position + entry.length]
@@ -125,7 +136,7 @@ def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[S
             )
         if sum(batch.records for batch in batches) != entry.record_count:
             raise CorruptError(f"footer and batches differ: file={file_id} partition={entry.partition_index}")
-        found[PartitionName(entry.topic_id, entry.partition_index)] = batches
+        found.append(FilePart(entry.partition_key, PartitionName(entry.topic_id, entry.partition_index), batches))
     return found
 
 

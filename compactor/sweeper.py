@@ -26,7 +26,8 @@ from headrace.jobs.kinds import SWEEP_ORPHANS
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
-from headrace.storage.file_id import SEGMENTS, file_id_of, object_key
+from headrace.metastore.life.moved import keys_of
+from headrace.storage.file_id import SEGMENTS, file_id_of
 from headrace.storage.objects.store import ObjectInfo, ObjectStore
 
 PAGE_KEYS = 1_000
@@ -97,9 +98,10 @@ class Sweeper:
         condemned = await self._api.files.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=MIN_AGE_MS)
         if not condemned:
             return 0
-        confirmed = await self._store.delete_many([object_key(file_id) for file_id in condemned])
-        self._metrics.orphans_deleted.inc(len(confirmed))
-        if len(confirmed) < len(condemned):  # the janitor tries them again: their rows say that they are condemned
-            self._metrics.unconfirmed.inc(len(condemned) - len(confirmed))
-            logger.warning("deletions refused by the store: orphans=%d", len(condemned) - len(confirmed))
-        return len(confirmed)
+        deleted = set(await self._store.delete_many([key for file_id in condemned for key in keys_of(file_id)]))
+        confirmed = sum(deleted.issuperset(keys_of(file_id)) for file_id in condemned)
+        self._metrics.orphans_deleted.inc(confirmed)
+        if confirmed < len(condemned):  # the janitor tries them again: their rows say that they are condemned
+            self._metrics.unconfirmed.inc(len(condemned) - confirmed)
+            logger.warning("deletions refused by the store: orphans=%d", len(condemned) - confirmed)
+        return confirmed

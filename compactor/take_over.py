@@ -6,7 +6,8 @@ Spark's driver for its tasks (spark/reserved.py); each of its extents is live on
 under the job's lease. After a crash in between, the cleanup ends segments and reservations (segments.py);
 between two calls, extents that are not swapped in are dead bytes and the old extents remain. Below level 1 of
 remote.log.metadata.compaction a file has no keys: after a crash following the store it is an orphan for the sweeper.
-That path goes in the next release (docs/operate/UPGRADES.md).
+That path goes in the next release (docs/operate/UPGRADES.md). What inline files a merged file has records of is in the
+bucket before they are swapped in (metastore/life/moved.py); Spark merges none.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, SegmentApi, StartOutcome
 from headrace.metastore.keys import commit_shard
+from headrace.metastore.life.moved import MOVED_LEVEL, moved_ranges, write_moved
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
     CorruptError,
@@ -75,7 +77,10 @@ class Uploads:
             file_id = new_file_id(born_ms, self._rng, level)
             is_keyed = await start(self._metastore, token, file_id, level, file.runs, self._rng)
             try:
-                return await store_merged(self._store, file, file_id=file_id, level=level)
+                named = await store_merged(self._store, file, file_id=file_id, level=level)
+                if level == MOVED_LEVEL:
+                    await write_moved(self._store, file_id, moved_ranges(file.swaps))
+                return named
             except (RetryableError, OutcomeUnknownError) as error:
                 if attempt == UPLOAD_ATTEMPTS or not is_keyed:
                     raise

@@ -48,6 +48,11 @@ def life_of_offset(offset: int) -> int:
     return offset >> LOG_BITS
 
 
+def life_of_epoch(epoch: int) -> int:
+    """The life in which a leader epoch, a controller epoch or a generation of a group was handed out."""
+    return epoch >> EPOCH_BITS
+
+
 def life_of_number(number: int) -> int:
     """The life in which a producer id or a coordinator epoch was handed out."""
     return number >> NUMBER_BITS

@@ -30,7 +30,7 @@ from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken, NewJob
 from headrace.metastore.inline_store import InlineStore
 from headrace.storage.errors import FencedError, HeadraceError
-from headrace.storage.file_id import file_id_of, is_inline
+from headrace.storage.file_id import SEGMENTS, file_id_of, is_inline
 from headrace.storage.objects.store import ObjectStore
 from tests.model.segment_api import LifecycleApi
 from tests.model.segment_end_model import ModelLifecycle
@@ -132,6 +132,9 @@ class JanitorBucketLine(BucketLine):
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         def deleted() -> list[str]:
             for key in keys:
+                if not key.startswith(SEGMENTS):  # the names of inline files, next to a merged one
+                    run_at_once(self._world.bucket.notes.delete_many([key]))
+                    continue
                 self._judge.deleted(file_id_of(key))
                 self._world.bucket.remove(file_id_of(key))
             return list(keys)
