@@ -107,6 +107,7 @@ class Process:
         """Requests without an answer, by API key."""
         self.serving = asyncio.Event()
         self._world = world
+        self._probes = random.Random(plan.seed ^ owner)
         self._is_joining = False
         self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
@@ -133,6 +134,7 @@ class Process:
                 on_committed=self.fetch.on_committed,
                 on_fenced=self.join_soon,
                 on_closed=self._note_flush,
+                reaches_bucket=self._reaches_bucket,
             ),
             self._seen_bytes(),
             authorizer=None,
@@ -166,6 +168,14 @@ class Process:
         if self._world.plan.memory_is_short:
             seen.budget = _BudgetShortAtTimes(self._is_memory_short)  # type: ignore[assignment]
         return seen
+
+    def _reaches_bucket(self) -> bool:
+        """Say what the last probe of the bucket saw, which is asked at each look at the slots of inline files."""
+        inline = self._world.plan.inline
+        if inline is None or self._probes.random() >= inline.unreachable:
+            return True
+        self._world.faults.count(Fault.BUCKET_SILENT)
+        return False
 
     def _is_memory_short(self) -> bool:
         return self.clock.monotonic() % 0.1 < 0.04

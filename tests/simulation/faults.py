@@ -61,6 +61,7 @@ class Fault(enum.StrEnum):
     MERGED = "extents merged and swapped"
     CLEANED = "pass of cleaning by key begun"
     WORKED = "job on a cluster with keys of segments begun"
+    BUCKET_SILENT = "bucket does not answer an agent that looks at the slots of inline files"
     KEPT_INLINE = "file sent to the metastore with its commit"
     MOVED_INLINE = "job of a mover of inline files begun"
     SLOT_EMPTIED = "slot of inline files emptied"

@@ -77,10 +77,13 @@ class InlineTerms(NamedTuple):
 
 
 class InlinePlan(NamedTuple):
-    """`topics`: those with low.latency.enable."""
+    """`topics`: those with low.latency.enable. `unreachable`: at which share of an agent's looks at the slots the bucket
+    does not answer it.
+    """
 
     topics: frozenset[str]
     terms: InlineTerms
+    unreachable: float
 
 
 class Failover(NamedTuple):

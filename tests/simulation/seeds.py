@@ -17,7 +17,7 @@ from tests.simulation.plan import Crash, Failover, InlinePlan, InlineTerms, Plan
 
 _FAILOVERS, _CLEANING = 0x5EED_0003, 0x5EED_0004
 _SEGMENTS, _CRASHES, _GROWTH, _PARTS = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007, 0x5EED_0008
-_MOVES, _INLINE = 0x5EED_0009, 0x5EED_000A
+_MOVES, _INLINE, _UNREACHABLE = 0x5EED_0009, 0x5EED_000A, 0x5EED_000B
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -258,5 +258,6 @@ def _with_inline(plan: Plan) -> Plan:
         inline=InlinePlan(
             frozenset({*topics, "keyed"}),
             InlineTerms(rng.choice((2, 3, 6, 16)), rng.choice((0, 50, 500)), rng.choice((0, 100))),
+            random.Random(plan.seed ^ _UNREACHABLE).choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         ),
     )
