@@ -77,8 +77,8 @@ class InlineTerms(NamedTuple):
 
 
 class InlinePlan(NamedTuple):
-    """`topics`: those with low.latency.enable. `unreachable`: at which share of an agent's looks at the slots the bucket
-    does not answer it.
+    """`topics`: those with low.latency.enable. `unreachable`: share of an agent's looks at the slots at which the
+    bucket does not answer it.
     """
 
     topics: frozenset[str]

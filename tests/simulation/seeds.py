@@ -64,8 +64,14 @@ FIRST_SEED_WITH_INLINE = 1 << 46
 them have failovers, a compacted topic, or agents that follow parts of the feed, too."""
 
 
+FIRST_SEED_WITH_INLINE_TOO = 1 << 47
+"""Schedules of these seeds and above are of the other suites, with inline files too. Only the nightly run has them."""
+
+
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_INLINE_TOO:
+        return _with_inline(_OTHERS_WITH_INLINE[seed % len(_OTHERS_WITH_INLINE)](drawn_plan(seed)))
     if seed >= FIRST_SEED_WITH_INLINE:
         return _with_inline(_INLINE_AMONG[seed % len(_INLINE_AMONG)](drawn_plan(seed)))
     if seed >= FIRST_SEED_WITH_MOVES:
@@ -236,6 +242,19 @@ _INLINE_AMONG: Sequence[Callable[[Plan], Plan]] = (
 """What else a plan has, by the last bits of its seed."""
 
 
+_OTHERS_WITH_INLINE: Sequence[Callable[[Plan], Plan]] = (
+    _with_growth,
+    lambda plan: _with_growth(_with_failovers(plan)),
+    _with_moves,
+    lambda plan: _with_moves(_with_failovers(plan)),
+    lambda plan: _with_parts(_with_failovers(plan)),
+    lambda plan: plan,
+    lambda plan: _with_segments(_with_growth(plan)),
+    lambda plan: _with_cleaning(_with_growth(plan)),
+)
+"""The same where inline files come on top."""
+
+
 def _with_inline(plan: Plan) -> Plan:
     """Slots and limits are small, so that slots turn and fill up, and files go into the bucket at times."""
     rng = random.Random(plan.seed ^ _INLINE)
@@ -250,7 +269,7 @@ def _with_inline(plan: Plan) -> Plan:
     return replace(
         plan,
         seconds=plan.seconds + 0.4,
-        pipelined_producers=1,
+        pipelined_producers=0 if plan.moves else 1,
         consumers=min(plan.consumers, 1),
         askers=0,
         settings=settings,

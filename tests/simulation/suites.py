@@ -20,6 +20,7 @@ from tests.simulation.seeds import (
     FIRST_SEED_WITH_FAILOVERS,
     FIRST_SEED_WITH_GROWTH,
     FIRST_SEED_WITH_INLINE,
+    FIRST_SEED_WITH_INLINE_TOO,
     FIRST_SEED_WITH_MOVES,
     FIRST_SEED_WITH_PARTS,
     FIRST_SEED_WITH_SEGMENTS,
@@ -121,6 +122,20 @@ What is acknowledged is readable wherever it is, nothing is stored twice, and on
 nothing.
 """
 
+INLINE_TOO = Suite(
+    "other suites with inline files",
+    FIRST_SEED_WITH_INLINE_TOO,
+    everyday=0,
+    per_test=1,
+    requirements=("X13",),
+    bugs=(),
+    adds=lambda plan: plan.inline and Fault.SHARDS_GROWN in plan.blows,
+    did=lambda counts, schedules: True,
+)
+"""Growth, moves, and failovers of agents that follow parts of the feed, with inline files on top. The seeds of those
+suites stay as they are; these are others, and only the nightly run has them.
+"""
+
 MOVES = Suite(
     "moves",
     FIRST_SEED_WITH_MOVES,
@@ -170,4 +185,4 @@ Every object in the bucket is one that an extent names, no key is left in betwee
 the states: judged after every call, and at the end (check_segments.py).
 """
 
-SUITES = (CLEANING, FAILING_OVER, GROWTH, INLINE, MOVES, PARTS, SEGMENTS)
+SUITES = (CLEANING, FAILING_OVER, GROWTH, INLINE, INLINE_TOO, MOVES, PARTS, SEGMENTS)
