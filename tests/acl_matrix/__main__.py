@@ -226,24 +226,25 @@ def _names(answer: Any, counted: str) -> set[str]:
 
 
 def _codes(entity: Any) -> Iterator[ErrorCode]:
-    for _, value in _leaves(entity):
+    for _, value in leaves(entity):
         if isinstance(value, ErrorCode):
             yield value
 
 
 def _operations(entity: Any) -> Iterator[int]:
-    for name, value in _leaves(entity):
+    for name, value in leaves(entity):
         if name.endswith("authorized_operations") and value > -(2**31):
             yield value
 
 
-def _leaves(entity: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(entity: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and value of all fields that are no entities."""
     if is_dataclass(entity):
         for field in fields(entity):
-            yield from _leaves(getattr(entity, field.name), field.name)
+            yield from leaves(getattr(entity, field.name), field.name)
     elif isinstance(entity, tuple):
         for each in entity:
-            yield from _leaves(each, name)
+            yield from leaves(each, name)
     else:
         yield name, entity
 

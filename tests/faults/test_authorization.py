@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import confluent_kafka
+import psycopg
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -29,7 +30,7 @@ from headrace.config.free_ports import free_ports
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.storage.errors import InvalidError
-from tests.acl_matrix.__main__ import COLUMNS, Answered, Client, grant, outcome, prepare, users
+from tests.acl_matrix.__main__ import COLUMNS, Answered, Client, grant, leaves, outcome, prepare, users
 from tests.acl_matrix.case import GROUP, TOPIC, Case, Need
 from tests.acl_matrix.cases import WITHOUT_GRANTS, cases
 from tests.acl_matrix.servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
@@ -44,6 +45,8 @@ SECOND_CODES = {
     "AddOffsetsToTxn": frozenset({"group_authorization_failed"}),
 }
 """Error codes without the last grant only; other rows with two grants fail for the topic."""
+RECORD = b"value"
+"""What the rows write."""
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Cluster:
 
     agents: list[AgentUnderTest]
     topic_id: uuid.UUID
+    metastore_url: str
 
     @property
     def addresses(self) -> list[Address]:
@@ -80,9 +84,10 @@ def _client(at: Address, user: str) -> Client:
 
 @pytest.fixture
 def cluster(agent_settings: dict[str, object]) -> Iterator[Cluster]:
-    """Yield the cluster with a super user, and with all that the rows need."""
+    """Yield the cluster with a super user, and with all that the rows need. Records stay in the metastore."""
     common = agent_settings | AUTHORIZATION | {"log.level": "error", "inter.broker.listener.name": "AGENTS"}
     common |= {"super.users": f"User:{SUPER};User:ANONYMOUS", "advertised.shared": True}
+    common |= {"low.latency.enable": True, "low.latency.move.ms": 600_000}
     common["listener.security.protocol.map"] = "CLIENT:SASL_PLAINTEXT,AGENTS:PLAINTEXT"
     ports = free_ports(4)
     with ExitStack() as stack:
@@ -97,17 +102,19 @@ def cluster(agent_settings: dict[str, object]) -> Iterator[Cluster]:
         for made in admin.alter_user_scram_credentials([password]).values():
             made.result(SECONDS_MAX)
         _client(_address(agents[0].kafka), SUPER).close()
-        yield Cluster(agents, prepare(_address(agents[0].kafka)))
+        yield Cluster(agents, prepare(_address(agents[0].kafka)), str(agent_settings["metastore.url"]))
 
 
 @pytest.mark.slow
-@pytest.mark.requirement("C13.2", "X2")
+@pytest.mark.requirement("C13.2", "X2", "X13")
 def test_acls_over_sockets(cluster: Cluster) -> None:
     """One cluster for all, as agents take seconds to start."""
     _versions_refuse_a_client_without_grants(cluster)
     _every_api_for_every_kind_of_grant(cluster)
     _a_forwarded_request_has_the_rights_of_its_client(cluster)
     _librdkafka_with_the_least_grants(cluster)
+    _inline_records_are_shown_to_their_readers_only(cluster)
+    _low_latency_needs_what_other_configs_need(cluster)
     _a_revoked_acl_acts_on_all_agents_and_on_open_connections(cluster)
 
 
@@ -125,6 +132,73 @@ def _every_api_for_every_kind_of_grant(cluster: Cluster) -> None:
         said = {column: outcome(cluster.addresses[0], case, column) for column in COLUMNS}
         wrong += [f"{case.label} {column}: {said[column]}" for column in COLUMNS if not _fits(case, column, said)]
     assert not wrong, "\n".join(wrong)
+
+
+def _inline_records_are_shown_to_their_readers_only(cluster: Cluster) -> None:
+    """While a record is in the metastore, no API shows it to a client that may do all that the API needs, but not read
+    the topic.
+    """
+    by_label = {case.label: case for case in cluster.rows}
+    produced = Client(cluster.addresses[0], SUPER)
+    until(lambda: _is_inline(cluster, produced, by_label["Produce"]))
+    shown = {
+        (case.label, column)
+        for case in cluster.rows
+        for column in ("none", "deny", "allow")
+        if any(RECORD in bytes(each) for each in _answer(cluster, case, column))
+    }
+    readers = {
+        (case.label, "allow") for case in cluster.rows if Need(Operation.READ, ResourceType.TOPIC, TOPIC) in case.needs
+    }
+    assert ("Fetch", "allow") in shown
+    assert shown <= readers, shown - readers
+    assert _count(cluster, "SELECT count(*) FROM extents WHERE is_inline(file_id)"), "they were not moved meanwhile"
+
+
+def _is_inline(cluster: Cluster, client: Client, row: Case) -> bool:
+    """Write a record, once more; whether the metastore has its bytes."""
+    assert not _codes(client, row)
+    return _count(cluster, "SELECT count(*) FROM inline_files") > 0
+
+
+def _count(cluster: Cluster, query: str) -> int:
+    with psycopg.connect(cluster.metastore_url) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _answer(cluster: Cluster, case: Case, column: str) -> list[bytes | memoryview]:
+    """Return all bytes in the answer, in the newest version."""
+    client = Client(cluster.addresses[0], f"{case.label}.{column}")
+    try:
+        if case.opening is not None:
+            api_key, values = case.opening
+            client.ask(api_key, client.newest(api_key), values)
+        answer = client.ask(case.api_key, min(client.newest(case.api_key), case.version_max), case.values)
+        return [value for _, value in leaves(answer) if isinstance(value, bytes | memoryview)]
+    except OSError:
+        return []
+    finally:
+        client.close()
+
+
+def _low_latency_needs_what_other_configs_need(cluster: Cluster) -> None:
+    """AlterConfigs on the topic, or on the cluster for all topics."""
+    for label, kind, resource, name in (
+        ("topic", 2, TOPIC, "low.latency.enable"),
+        ("broker", 4, "", "low.latency.enable"),
+        ("broker", 4, "", "low.latency.file.max.bytes"),
+    ):
+        row = next(case for case in cluster.rows if case.label == f"IncrementalAlterConfigs-{label}")
+        value = "false" if name.endswith("enable") else "0"
+        config = {"name": name, "config_operation": 0, "value": value}
+        asked = {"resources": [{"resource_type": kind, "resource_name": resource, "configs": [config]}]}
+        changed = row._replace(values=asked | {"validate_only": True})
+        for column, codes in (("none", row.codes), ("deny", row.codes), ("allow", frozenset[str]())):
+            found = outcome(cluster.addresses[0], changed, column)
+            assert found is not None
+            assert found.codes == codes, (label, name, column)
 
 
 def _fits(case: Case, column: str, said: dict[str, Answered | None]) -> bool:
