@@ -228,7 +228,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write(json.dumps(_document(workload, need, found, list_prices), indent=1))
     else:
-        _show(PlainConsole(), need, found, list_prices)
+        _show(PlainConsole(), workload, need, found, list_prices)
     return 0
 
 
@@ -250,7 +250,24 @@ def _document(workload: Workload, need: Needs, found: Sequence[Bill], list_price
     }
 
 
-def _show(console: PlainConsole, need: Needs, found: Sequence[Bill], list_prices: Prices) -> None:
+HINT_SHARE = 0.95
+"""A bill below this share of the other one is worth a hint."""
+
+
+def low_latency_hint(workload: Workload, need: Needs, found: Sequence[Bill]) -> str:
+    """Return what low.latency.enable would change, if it is off and worth it; else nothing. Pure."""
+    without, with_it = (next(bill.total for bill in found if bill.name == name) for name in ("Headrace", "low latency"))
+    if workload.low_latency or not need.puts_s or with_it > HINT_SHARE * without:
+        return ""
+    file_kib = workload.write_mib_s * 1024 / need.puts_s
+    saved = f"{without - with_it:,.0f} of {without:,.0f}"
+    return (
+        f"files are about {file_kib:,.0f} KiB: low.latency.enable would save {saved}, and small requests wait"
+        " for no PUT (docs/operate/LOW_LATENCY.md)"
+    )
+
+
+def _show(console: PlainConsole, workload: Workload, need: Needs, found: Sequence[Bill], list_prices: Prices) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("HEADRACE NEEDS")
     table.add_column("", justify="right")
@@ -268,6 +285,8 @@ def _show(console: PlainConsole, need: Needs, found: Sequence[Bill], list_prices
     costs.add_row("total", *(f"{bill.total:,.0f}" for bill in found), style="bold")
     console.print(costs)
     console.print(f"\nearly flushes: at most {early_flush_bill(need, list_prices):,.0f} of Headrace's requests\n")
+    if hint := low_latency_hint(workload, need, found):
+        console.print(f"{hint}\n")
     most = max(bill.total for bill in found)
     for bill in found:
         console.print(f"{bill.name:20} {bar(bill.total, most)} {bill.total:,.0f}")

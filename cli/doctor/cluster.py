@@ -41,7 +41,7 @@ from headrace.metastore.life.watch import REASONS
 from headrace.metastore.log.effective_configs import SettingsInForce
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.snapshot import load_image
-from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, server_state
+from headrace.metastore.postgres.diagnosis.diagnosis import FlushFiles, ServerState, flush_files, server_state
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.upkeep_watch import overdue_jobs
 from headrace.storage.bucket_properties import bucket_address
@@ -211,6 +211,25 @@ def judge_low_latency(topics: str, state: InlineState, server: ServerState, in_f
     return AREA.ok("low latency", held)
 
 
+SMALL_BYTES = 64 * 1024
+"""Files up to this are clearly cheaper in Postgres than as objects: docs/operate/LOW_LATENCY.md."""
+SMALL_PERCENT, FILES_MIN = 50, 100
+
+
+def hint_low_latency(files: FlushFiles, bucket: str) -> Iterator[Finding]:
+    """Return what low.latency.enable would do, while no topic has it, if most files are small and each is a PUT."""
+    percent = 100 * files.small // max(files.files, 1)
+    if not bucket.startswith("s3://") or files.files < FILES_MIN or percent < SMALL_PERCENT:
+        return
+    puts_s = (files.files - 1) * 1000 / max(files.span_ms, 1)
+    found = (
+        f"off; {percent} % of the newest {files.files:,} files are below 64 KiB ({puts_s:,.1f} PUTs a second):"
+        " low.latency.enable would keep small ones in Postgres first, acknowledged without a PUT, and merge about a"
+        " minute of them into one object (docs/operate/LOW_LATENCY.md)"
+    )
+    yield AREA.ok("low latency", found)
+
+
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 1024**2:,.0f} MiB"
 
@@ -250,6 +269,8 @@ async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, 
         if (topics := low_latency_topics(image, in_force)) and image.has_low_latency:
             state, server = await metastore.inline.inline_state(), await server_state(metastore.pool)
             found.append(judge_low_latency(topics, state, server, in_force))
+        elif not topics:
+            found += hint_low_latency(await flush_files(metastore.pool, SMALL_BYTES), settings.bucket or "")
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.life.known_bucket(), bucket_address(settings.bucket)))
         if facts is not None:

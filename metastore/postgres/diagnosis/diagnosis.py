@@ -103,6 +103,7 @@ _LOCKS = Statement("diagnose_locks", writes=False)
 _DISK = Statement("diagnose_disk", writes=False)
 _RIGHTS = Statement("diagnose_rights", writes=False)
 _STANDBYS = Statement("diagnose_standbys", writes=False)
+_FLUSH_FILES = Statement("diagnose_flush_files", writes=False)
 
 
 class ServerState(NamedTuple):
@@ -166,6 +167,16 @@ class StandbyLag(NamedTuple):
     replay_lag_s: float | None
 
 
+class FlushFiles(NamedTuple):
+    """The newest files that agents put into the bucket, up to 1,000."""
+
+    files: int
+    small: int
+    """How many of them are small."""
+    span_ms: int
+    """The time between the first and the last."""
+
+
 class LeftAside(NamedTuple):
     """A file that cannot be merged, or a partition that cannot be cleaned by key."""
 
@@ -201,6 +212,11 @@ async def missing_rights(pool: Pool) -> Rights:
 async def standby_lags(pool: Pool) -> list[StandbyLag]:
     """Return one for each connected standby. Errors as every statement's."""
     return [StandbyLag(*row) for row in await _STANDBYS.rows(pool)]
+
+
+async def flush_files(pool: Pool, small_bytes: int) -> FlushFiles:
+    """Return how many of the newest flush files have at most so many bytes. Errors as every statement's."""
+    return FlushFiles(*await _FLUSH_FILES.row(pool, small_bytes=small_bytes))
 
 
 async def wal_archive(pool: Pool) -> WalArchive:

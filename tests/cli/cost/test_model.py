@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.agent.produce.flush_policy import PUT_1000_DOLLARS, dollars_per_month
 from headrace.agent.produce.pipeline import flush_limits
-from headrace.cli.cost.command import BAR_WIDTH, bar
+from headrace.cli.cost.command import BAR_WIDTH, bar, low_latency_hint
 from headrace.cli.cost.model import (
     GB,
     HEARTBEAT_SECONDS,
@@ -268,3 +268,11 @@ def test_large_files_and_much_load_go_into_the_bucket_at_once() -> None:
 def test_small_files_are_cheaper_than_their_puts_and_than_kafka() -> None:
     found = {bill.name: bill.total for bill in bills(Workload(write_mib_s=1), measured(), prices())}
     assert found["low latency"] < 0.9 * found["Kafka, three zones"] < found["Headrace"]
+
+
+def test_low_latency_is_hinted_at_where_it_is_cheaper_and_off() -> None:
+    def hint(load: Workload) -> str:
+        return low_latency_hint(load, needs(load, measured()), bills(load, measured(), prices()))
+
+    assert hint(Workload(write_mib_s=1)).startswith("files are about 34 KiB: low.latency.enable would save 299 of 861")
+    assert hint(Workload(write_mib_s=1, low_latency=True)) == hint(Workload(write_mib_s=100)) == ""

@@ -33,7 +33,7 @@ from headrace.metastore.api.reports import JobCount
 from headrace.metastore.backups import BackupKind, BackupRecord, WalArchive
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
+from headrace.metastore.postgres.diagnosis.diagnosis import FlushFiles, ServerState, TableState
 from headrace.metastore.upkeep_watch import OVERDUE_SECONDS
 from headrace.storage.objects.s3_client import BucketRules, Expiration
 from tests.manual_clock import ManualClock
@@ -340,3 +340,14 @@ async def test_postgres_is_asked_before_a_stores_client_is_loaded(monkeypatch: p
     monkeypatch.setattr(bucket, "examine", of_bucket)
     await command.examine(Settings(), ManualClock(), random.Random(1))
     assert steps == ["postgres begins", "postgres ends", "bucket"]
+
+
+def test_low_latency_is_hinted_at_where_most_files_are_small_objects_of_a_bucket_on_s3() -> None:
+    def told(files: FlushFiles, bucket: str = "s3://b/p") -> list[str]:
+        return [found.found for found in cluster.hint_low_latency(files, bucket)]
+
+    (line,) = told(FlushFiles(1_000, 905, 99_900))
+    assert line.startswith("off; 90 % of the newest 1,000 files are below 64 KiB (10.0 PUTs a second): low.latency")
+    assert told(FlushFiles(1_000, 500, 0))
+    assert told(FlushFiles(1_000, 499, 99_900)) == told(FlushFiles(99, 99, 100)) == told(FlushFiles(0, 0, 0)) == []
+    assert told(FlushFiles(1_000, 905, 99_900), "file:///d") == told(FlushFiles(1_000, 905, 99_900), "") == []
