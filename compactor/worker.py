@@ -37,6 +37,10 @@ from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import CompactionMetrics, Compactor
 from headrace.compactor.janitor import Janitor, JanitorMetrics
+from headrace.compactor.links.copy_job import LinkCopier, SourceOpener
+from headrace.compactor.links.discovery import LinkTopics
+from headrace.compactor.links.metrics import LinkMetrics
+from headrace.compactor.links.planning import LinkPlanner
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.outcomes import OutcomeJob
 from headrace.compactor.permit import Undecided
@@ -52,8 +56,11 @@ from headrace.jobs.kinds import (
     CLEAN_UP_SEGMENTS,
     COMPACT,
     DELETE_DEAD_FILES,
+    LINK_COPY,
+    LINK_TOPICS,
     PLAN_CLEANING,
     PLAN_COMPACTION,
+    PLAN_LINKS,
     RECORD_OUTCOMES,
     RETENTION,
     SWEEP_ORPHANS,
@@ -68,6 +75,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import EffectiveConfigs, read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.process_context import ProcessContext
+from headrace.metastore.sealing import Sealing
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -129,6 +137,10 @@ async def follow_pace(
 REQUESTS_PER_S = 500
 """Far below the limits of a bucket, so that background work never causes throttling of producers."""
 ALL_OF_A_CORE = 100
+LINK_REQUESTS_MAX = 32
+"""Requests to sources that are under way at a time, each on a thread."""
+LINK_GRACE_SECONDS = 0.5
+"""Jobs of links run for minutes, and lose nothing when they are returned to the queue."""
 SPARE_CONNECTIONS = 2
 """Metastore connections in addition to one per job: heartbeats must not wait for a swap."""
 P = ParamSpec("P")
@@ -137,7 +149,8 @@ T = TypeVar("T")
 
 def with_worker_pool(settings: Settings) -> Settings:
     """The settings, with as many metastore connections as a worker needs."""
-    return msgspec.structs.replace(settings, metastore_pool_size=settings.compactor_threads + SPARE_CONNECTIONS)
+    jobs = settings.compactor_threads + settings.link_threads
+    return msgspec.structs.replace(settings, metastore_pool_size=jobs + SPARE_CONNECTIONS)
 
 
 class Worker:
@@ -169,6 +182,16 @@ class Worker:
             clock=clock,
         )
         self._following: asyncio.Task[None] | None = None
+        self._link_threads = ThreadPoolExecutor(LINK_REQUESTS_MAX, thread_name_prefix="links")
+        self._link_runner = JobRunner(
+            context.metastore.jobs,
+            self._link_handlers(),
+            RunnerTerms(self.name, settings.link_threads, node_id=node_id),
+            clock,
+            context.rng,
+            job_metrics,
+            context.supervisor,
+        )
         self._runner = JobRunner(
             context.metastore.jobs,
             self._handlers(),
@@ -210,6 +233,7 @@ class Worker:
         if self._settings.compaction_cpu_percent < ALL_OF_A_CORE:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
+        self._link_runner.start()
         configs = EffectiveConfigs(self._settings)
         self._following = self._context.supervisor.keep(
             "pace",
@@ -222,14 +246,16 @@ class Worker:
         """Give jobs shutdown.grace.ms to finish, then return them to the queue. Safe in any state."""
         if self._following is not None:
             self._following.cancel()
-        await self._runner.stop(self._settings.shutdown_grace_ms / 1000)
+        grace_seconds = self._settings.shutdown_grace_ms / 1000
+        await asyncio.gather(self._runner.stop(grace_seconds), self._link_runner.stop(LINK_GRACE_SECONDS))
+        self._link_threads.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
         """Close the connections that `open` opened, after `stop`."""
         await self._context.close()
 
     async def _change_pace(self, pace: Pace) -> None:
-        await self.metastore.keep_connections(pace.jobs + SPARE_CONNECTIONS)
+        await self.metastore.keep_connections(pace.jobs + self._settings.link_threads + SPARE_CONNECTIONS)
         self._runner.resize(pace.jobs)
         self._throttled.limit_bytes(pace.bytes_per_s)
         self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)
@@ -271,6 +297,19 @@ class Worker:
         return {
             **{kind.name: handler for kind, handler in fixed.items()},
             **{kind.name: partial(self._with_settings, make) for kind, make in by_settings.items()},
+        }
+
+    def _link_handlers(self) -> dict[str, JobHandler]:
+        """Return what this worker does for links. They have their own slots, so that no merge waits for a source; the
+        bucket's limits for background work do not hold for them: a link has its own.
+        """
+        metastore, clock, rng = self.metastore, self._context.clock, self._context.rng
+        metrics = LinkMetrics(self._context.registry)
+        opener = SourceOpener(Sealing(self._settings.metadata_secret_keys), self._link_threads)
+        return {
+            PLAN_LINKS.name: LinkPlanner(metastore.links, metastore.jobs).handle,
+            LINK_TOPICS.name: LinkTopics(metastore.links, opener, clock, metrics).handle,
+            LINK_COPY.name: LinkCopier(metastore, self._context.store, opener, clock, rng, metrics).handle,
         }
 
     async def _with_settings(self, make: Callable[[Settings], JobHandler], job: Job, lease: Lease) -> None:

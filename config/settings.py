@@ -458,6 +458,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     compactor_threads: Annotated[
         PositiveInt, Meta(description="Background jobs (compaction, retention, deletion) that one process works on.")
     ] = field(default=1, name="compactor.threads")
+    link_threads: Annotated[
+        PositiveInt,
+        Meta(
+            description="Jobs of links (`headrace link`) that one process with the role compactor works on: each copies"
+            " a share of a link's partitions."
+        ),
+    ] = field(default=4, name="link.threads")
     compactor_io_max_bytes_per_second: Annotated[
         PositiveInt,
         Meta(description="Bytes per second that all background jobs of one process read and write together."),

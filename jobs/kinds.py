@@ -65,9 +65,11 @@ RECORD_OUTCOMES = JobKind("record-outcomes", 10_000)
 ARCHIVE_AUDIT_MS = 20_000
 ARCHIVE_AUDIT = JobKind("archive-audit", ARCHIVE_AUDIT_MS)
 """Queues ARCHIVE_AUDIT_ROWS, and looks after the objects."""
+PLAN_LINKS = JobKind("plan-links", 2_000)
+"""Queues LINK_TOPICS and LINK_COPY, for each link."""
 PERIODIC = (
     RETENTION, PLAN_COMPACTION, PLAN_CLEANING, CLEAN_UP_SEGMENTS,
-    DELETE_DEAD_FILES, SWEEP_ORPHANS, RECORD_OUTCOMES, ARCHIVE_AUDIT,
+    DELETE_DEAD_FILES, SWEEP_ORPHANS, RECORD_OUTCOMES, ARCHIVE_AUDIT, PLAN_LINKS,
 )  # fmt: skip
 """One job of each in the cluster, without a key."""
 
@@ -88,5 +90,11 @@ CLEAN_NEXT = JobKind("clean-next", reads_segments=True)
 MEND_DAMAGE = JobKind("mend-damage", reads_segments=True)
 """Claimed by the command that queued it (`headrace damage`)."""
 
-ONCE = (ARCHIVE_AUDIT_ROWS, COMPACT, COMPACT_LARGE, CLEAN, CLEAN_LARGE, CLEAN_NEXT, MEND_DAMAGE)
+LINK_TOPICS = JobKind("link-topics")
+LINK_COPY = JobKind("link-copy")
+"""Both end after minutes, and are asked for again while there is the link."""
+
+ONCE = (
+    ARCHIVE_AUDIT_ROWS, COMPACT, COMPACT_LARGE, CLEAN, CLEAN_LARGE, CLEAN_NEXT, MEND_DAMAGE, LINK_TOPICS, LINK_COPY,
+)  # fmt: skip
 KINDS = {kind.name: kind for kind in (*PERIODIC, *PER_TABLE, *ONCE)}

@@ -161,13 +161,16 @@ def make_chunk(
     hidden, tiling, after = AbortedTransactions(aborted), _Tiling(log_end), producers.copy()
     next_offset = 0
     for view in _whole_batches(data):
-        batch = _sound(view, next_offset, last_epoch)
+        batch = _sound(view, next_offset)
+        if batch.last_offset >= log_end and batch.header.leader_epoch < last_epoch:
+            raise CorruptError(f"leader epochs fall: offset={batch.offset} epoch={batch.header.leader_epoch}")
         if batch.last_offset >= stable:  # written while the source made its answer: it comes again in the next one
             return Chunk(log_end, tiling.flush(), tiling.batches, after, is_cut=True)
-        next_offset, last_epoch = batch.last_offset + 1, batch.header.leader_epoch
+        next_offset = batch.last_offset + 1
         is_hidden = hidden.hide(batch)
         if batch.last_offset < log_end:
             continue
+        last_epoch = batch.header.leader_epoch
         after.note(batch.header)
         if is_hidden:
             tiling.skip(next_offset, last_epoch)
@@ -203,15 +206,13 @@ def _claimed_bytes(data: memoryview) -> int:
     return size
 
 
-def _sound(view: memoryview, next_offset: int, last_epoch: int) -> SoundBatch:
+def _sound(view: memoryview, next_offset: int) -> SoundBatch:
     """The batch, after its CRC and all that its header claims were checked."""
     header = read_header(view)
     batch = SoundBatch(view, header.base_offset, header.leader_epoch)
     where = f"offsets={batch.offset}-{batch.last_offset}"
     if batch.offset < next_offset or not 0 <= batch.last_offset < OFFSET_MAX:
         raise CorruptError(f"offsets do not rise: {where} expected_from={next_offset}")
-    if header.leader_epoch < last_epoch:
-        raise CorruptError(f"leader epochs fall: {where} epoch={header.leader_epoch} before={last_epoch}")
     if header.codec >= len(MAX_EXPANSION):
         raise CorruptError(f"unknown compression codec: {where} codec={header.codec}")
     room = (header.size - HEADER_BYTES) * MAX_EXPANSION[header.codec]

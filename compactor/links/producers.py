@@ -2,8 +2,9 @@
 
 Place: made with each chunk (chunks.py), stored with it by append_linked; promotion adds what DescribeProducers says.
 Invariant: a producer's state is that of the source after the same batch: its epoch, the sequence that follows, its
-last five batches. A batch of a newer epoch replaces those of older ones; control batches say nothing. Batches of aborted transactions
-count, too: the source answers their repeats. No claim that sequences are contiguous: a cleaned source has gaps.
+last five batches. A batch of a newer epoch replaces those of older ones; control batches say nothing. Batches of
+aborted transactions count, too: the source answers their repeats. No claim that sequences are contiguous: a cleaned
+source has gaps.
 Source: Kafka's ProducerStateManager; docs/decisions/0037.
 """
 
@@ -37,11 +38,13 @@ class ProducerState(NamedTuple):
 
     epoch: int
     batches: tuple[ProducerBatch, ...]
+    last_sequence: int
+    """-1: it has sent nothing in this epoch."""
 
     @property
     def next_sequence(self) -> int:
         """The sequence of the next batch."""
-        return (self.batches[0].last + 1) % _SEQUENCES
+        return (self.last_sequence + 1) % _SEQUENCES
 
 
 class ProducerStates:
@@ -68,7 +71,7 @@ class ProducerStates:
         last = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
         batch = ProducerBatch(header.base_sequence, last, header.base_offset, header.highest_timestamp)
         self._states.pop(header.producer_id, None)
-        self._states[header.producer_id] = ProducerState(header.producer_epoch, (batch, *earlier)[:RING_BATCHES])
+        self._states[header.producer_id] = ProducerState(header.producer_epoch, (batch, *earlier)[:RING_BATCHES], last)
         self._changed.add(header.producer_id)
         if len(self._states) > PRODUCERS_MAX:
             oldest = next(iter(self._states))
@@ -80,7 +83,7 @@ class ProducerStates:
         known = self._states.get(producer_id)
         if known is None or known.epoch < epoch:
             return False
-        return known.epoch > epoch or known.batches[0].last == last_sequence
+        return known.epoch > epoch or known.last_sequence == last_sequence
 
     def changed(self, partition_key: int) -> Iterator[CopiedProducer]:
         """The states that batches changed since the copy was made."""

@@ -121,7 +121,7 @@ class Source(Protocol):
         """The cluster, and these topics of it; all if None."""
 
     async def configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return what the topics were given, by topic and name; topics with configs that may not be read are missing."""
+        """Return what the topics were given, by topic and name. Those that may not be read are missing."""
 
     async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, Bounds]:
         """Return the bounds of partitions of one leader; `partitions` has their leader epochs."""

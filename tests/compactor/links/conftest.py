@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.metastore.sessions import Session, session
+
+
+@pytest.fixture
+async def raw(metastore_url: str) -> AsyncIterator[Session]:
+    """A session of its own, for what no operation of the metastore shows."""
+    async with session(metastore_url) as found:
+        yield found
