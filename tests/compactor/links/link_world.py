@@ -22,7 +22,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ByteRange
+from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.segment.verified import sound_batches
 from tests.compactor.links.fake_source import FakeSource, FakeTopic
@@ -51,7 +51,8 @@ class LinkWorld:
 
     metastore: PostgresMetastore
     source: FakeSource = field(default_factory=FakeSource)
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: ObjectStore = field(default_factory=MemoryStore)
+    bucket: str = ""
     clock: FastClock = field(default_factory=FastClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     controller_epoch: int = 5

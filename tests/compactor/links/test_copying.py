@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.compactor.links import copy_job, looks
+from headrace.compactor.links import copy_job
+from headrace.compactor.links.source import Fetched
 from headrace.metastore.api.links import LinkedProgress
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.links.fake_source import renamed, truncate
@@ -151,7 +152,7 @@ async def test_a_source_that_is_away_costs_a_problem_and_one_line(
 async def test_damage_stops_its_partition_alone_and_is_fetched_again(world: LinkWorld) -> None:
     await world.add("orders", _filled(0), _filled(20))
 
-    def altered(part: looks.Any) -> looks.Any:
+    def altered(part: Fetched) -> Fetched:
         if part.partition == 0 and part.records:
             part.records[-1] ^= 1
         return part
