@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from headrace.protocol import wire
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.link_requests import LINKS_KEY
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY, LEADER_EPOCHS_KEY
 from headrace.protocol.wire import INT16, INT32, MALFORMED
 from headrace.storage.errors import InvalidError
@@ -205,6 +206,7 @@ def decode_scale_response(frame: memoryview) -> ScaleResponse:
 
 
 _OWN = {
+    LINKS_KEY: "Links",
     GROUP_POSITION_KEY: "ConsumerGroupPosition",
     LEADER_EPOCHS_KEY: "PartitionLeaderEpochsForPartitions",
     SCALE_TOPIC_KEY: "ScaleTopic",

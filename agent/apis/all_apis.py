@@ -10,6 +10,7 @@ from typing import Never
 from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.apis.cluster import ACCESS_ROWS, CLUSTER_ROWS, METADATA_ROWS
 from headrace.agent.apis.groups import GROUP_ROWS, SHARE_GROUP_ROWS, SHARE_RECORD_ROWS
+from headrace.agent.apis.links import LINK_ROWS
 from headrace.agent.apis.offsets import OFFSET_ROWS
 from headrace.agent.apis.parts import BrokerParts, GroupParts
 from headrace.agent.apis.records import RECORD_ROWS, TRANSACTION_ROWS
@@ -25,6 +26,7 @@ BROKER_ROWS: dict[int, ApiRow[BrokerParts]] = {
     **CONFIG_ROWS,
     **ACCESS_ROWS,
     **CLUSTER_ROWS,
+    **LINK_ROWS,
 }
 """What any agent answers by itself."""
 COORDINATOR_ROWS: dict[int, ApiRow[GroupParts]] = {**GROUP_ROWS, **OFFSET_ROWS, **SHARE_GROUP_ROWS}

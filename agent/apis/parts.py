@@ -42,6 +42,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
 from headrace.metastore.log.scram_keys import SealedKeys
+from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
 
@@ -75,6 +76,8 @@ class BrokerParts(ControllerParts, AccessParts):
 
     shared: SharedAddress
     settings: Settings
+    sealing: Sealing
+    """Seals secrets of links."""
     clock: Clock
     registry: CollectorRegistry
     produce: ProducePipeline

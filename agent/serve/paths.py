@@ -263,6 +263,7 @@ class RequestPaths:
             is_active_controller=base.is_active_controller,
             shared=self._shared,
             sealed_keys=sealed_keys,
+            sealing=base.sealing,
             tokens=DelegationTokens(change, context.rng, in_force, self._authorizer.enforced, self._count_limit),
             produce=self.produce,
             fetch=self.fetch,

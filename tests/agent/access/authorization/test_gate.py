@@ -26,6 +26,13 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.link_requests import (
+    LINKS_KEY,
+    LinkOp,
+    LinkRequest,
+    decode_link_response,
+    encode_link_request,
+)
 from headrace.protocol.ordered_requests import (
     CLIENT_KEYS,
     GROUP_POSITION_KEY,
@@ -65,7 +72,11 @@ from tests.manual_clock import ManualClock
 
 @pytest.mark.requirement("C13.2", "X2")
 def test_every_api_has_a_row_with_its_versions_and_one_with_its_rule() -> None:
-    assert RULES.keys() == {int(key) for key in APIS} | CLIENT_KEYS | {SCALE_TOPIC_KEY, SET_PARTITION_COUNT_KEY}
+    assert RULES.keys() == {int(key) for key in APIS} | CLIENT_KEYS | {
+        SCALE_TOPIC_KEY,
+        SET_PARTITION_COUNT_KEY,
+        LINKS_KEY,
+    }
 
 
 def test_a_handler_is_registered_as_it_is_if_acls_are_not_enforced() -> None:
@@ -184,6 +195,33 @@ async def test_our_own_requests_are_judged() -> None:
     assert answer.error_code == ErrorCode.topic_authorization_failed
     gated.grant((AclOperation.ALTER, "t"))
     assert await gated.ask_raw(body) == b"served"
+
+
+@pytest.mark.requirement("X2", "X14")
+async def test_a_link_is_changed_with_alter_and_read_with_describe_on_the_cluster() -> None:
+    gated = Gated(LINKS_KEY)
+    set_linked(gated, "known")
+
+    async def code(op: LinkOp, **more: bool) -> int:
+        body = encode_link_request(LinkRequest(op=op, link="old", **more), "", 1)[4 + 8 + 2 :]
+        answer = await gated.ask_raw(body)
+        return 0 if answer == b"served" else decode_link_response(memoryview(answer)).error_code
+
+    gated.grant((AclOperation.DESCRIBE, "kafka-cluster"), of=AclResource.CLUSTER)
+    for op in LinkOp:
+        is_read = op in (LinkOp.LIST, LinkOp.SHOW)
+        assert await code(op) == (0 if is_read else ErrorCode.cluster_authorization_failed), op
+    gated.grant((AclOperation.ALTER, "kafka-cluster"), of=AclResource.CLUSTER)
+    assert [await code(op) for op in LinkOp] == [0] * len(LinkOp)
+    assert await code(LinkOp.DROP, delete_topics=True) == ErrorCode.topic_authorization_failed
+    gated.grant_also((AclOperation.DELETE, "known"), of=AclResource.TOPIC)
+    assert await code(LinkOp.DROP, delete_topics=True) == 0
+
+
+def set_linked(gated: Gated, topic: str) -> None:
+    """Make the topic a copy of the link `old`."""
+    configs = MappingProxyType({(2, topic): MappingProxyType({"link.name": "old"})})
+    gated.view.head = replace(gated.view.head, configs=configs)
 
 
 async def test_a_changed_acl_or_principal_counts_for_the_next_request() -> None:
