@@ -30,6 +30,7 @@ from headrace.agent.cluster.controller.agent_links import open_link
 from headrace.agent.cluster.controller.cluster_metrics import ConsumerLags, TopicSizes
 from headrace.agent.cluster.controller.completing_steps import EndingTimes, TransactionEnds
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.link_steps import LinkSteps
 from headrace.agent.cluster.controller.rounds import ControllerTimes, HeldLease
 from headrace.agent.cluster.controller.upkeep_steps import schedules
 from headrace.agent.cluster.follower import MetadataFollower, MetadataMetrics
@@ -40,6 +41,8 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.serve.authenticated import authenticated
 from headrace.agent.serve.broker import Broker
+from headrace.agent.serve.link_rights import LinkRights
+from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.config.addresses import address_text
 from headrace.config.listeners import CONTROLLER, Endpoint, SecurityProtocol, listeners
 from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
@@ -66,6 +69,11 @@ class ControllerEndpoint:
         def times() -> ControllerTimes:
             return ControllerTimes.of(in_force.current())
 
+        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
+        own_registry = CollectorRegistry()
+        self._own = replace(context, registry=own_registry)
+        self._audit = audit = AuditLog(clock, own_registry)
+        authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
         steps = controller_steps(
             context,
             follower,
@@ -75,11 +83,13 @@ class ControllerEndpoint:
             TopicSizes(metastore.reports, settings.topic_metrics_max, registry),
             TransactionEnds(metastore.transactions, lambda: EndingTimes.of(in_force.current()), registry),
         )
+        rights = LinkRights(authorizer, lambda: TopicDefaults.of(in_force.current()))
+        links = LinkSteps(metastore.links, follower, clock, context.rng, registry, rights.why_not)
         self.controller = Controller(
             context,
             follower,
             times,
-            steps,
+            [*steps, links.step()],
             held=held,
             node_id=lambda: view.node_id,
             connect=partial(open_link, tls=link_context(settings, clock)),
@@ -88,11 +98,6 @@ class ControllerEndpoint:
         self._supervisor = context.supervisor
         self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
-        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
-        own_registry = CollectorRegistry()
-        self._own = replace(context, registry=own_registry)
-        self._audit = audit = AuditLog(clock, own_registry)
-        authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
         parts = ControllerParts(
             cluster=view,
             metastore=metastore,
