@@ -93,6 +93,8 @@ async def _restore_topic(metastore: PostgresMetastore, args: argparse.Namespace)
 
 async def _restore_records(metastore: PostgresMetastore, args: argparse.Namespace) -> int:
     image = await load_image(metastore.cluster)
+    if link := image.link_of(args.topic):
+        raise InvalidError(f"topic {args.topic} is a copy that link {link} keeps: its log start is that of its source")
     rule = topic_rule(image, args.topic, set())
     found = await _removed(metastore, _keys(image, args.topic), rule)
     if args.dry_run:

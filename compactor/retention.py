@@ -90,8 +90,10 @@ def topic_rule(image: MetadataImage, topic: str, undecided: set[str]) -> Retenti
     """The rule of a topic; KEEP_ALL unless its cleanup.policy includes delete.
 
     UNLIMITED for what neither the topic nor the cluster has a value of: the settings that the cluster lacks are added
-    to `undecided`.
+    to `undecided`. KEEP_ALL for a linked topic: its log start is that of its source, which its link follows.
     """
+    if image.link_of(topic):
+        return KEEP_ALL
     policy = decided_topic_value(image, topic, "cleanup.policy")
     if policy is None:
         undecided.add("log.cleanup.policy")

@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from headrace.config import topic_configs
 from headrace.config.config_definition import LONG_MAX
 from headrace.config.patterns import compile_pattern
 
 LINK_RESOURCE = 100
 """The type of the metadata log's ConfigRecords of links: above all of Kafka's."""
-LINK_NAME = "link.name"
-"""The topic config that says of which link a topic is a copy; only links set and remove it."""
+LINK_NAME = topic_configs.LINK_NAME
+"""The config of a topic that is a copy."""
 
 BOOTSTRAP_SERVERS, TOPICS, EXCLUDE = "bootstrap.servers", "topics", "topics.exclude"
 STATE, CREATOR, MAX_RATE = "link.state", "link.creator", "link.max.bytes.per.second"

@@ -82,6 +82,8 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
 
 
 LOW_LATENCY_ENABLE = "low.latency.enable"
+LINK_NAME = "link.name"
+"""The config that says of which link a topic is a copy; only links set and remove it."""
 _COMPACTED = "On topics with cleanup.policy=compact:"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
 NO_REPLICAS = "the object store replicates: agents copy no data"
@@ -151,6 +153,13 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     ),
     "index.interval.bytes": _fixed(_int(4_096, _NO_INDEX_FILES, Synonym("log.index.interval.bytes"))),
     "leader.replication.throttled.replicas": _throttled_replicas(),
+    LINK_NAME: ConfigDefinition(
+        "",
+        "string",
+        "The link that keeps the topic as a copy of another cluster's (docs/operate/LINKS.md); empty: none. Only links"
+        " set and remove it.",
+        check=lambda value: None if not value else "not to be set: headrace link create makes copies",
+    ),
     "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
     "local.retention.ms": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
     LOW_LATENCY_ENABLE: ConfigDefinition(

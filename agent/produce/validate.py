@@ -35,6 +35,7 @@ from headrace.metastore.api.commit import BatchTransaction, MovedKeys
 from headrace.metastore.api.transactions import EPOCH_MAX, Transaction
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.linked_topics import NO_RECORDS, why_linked
 from headrace.metastore.partitions.placement import moves
 from headrace.protocol.errors import error_code
 from headrace.protocol.produce_codec import ProduceRequest, RecordError
@@ -82,6 +83,8 @@ class TopicRules:
     partitioner: str = "murmur2"
     low_latency: bool = False
     """Whether its small files may be inline."""
+    linked: str = ""
+    """Why it takes no records: it is a copy that a link keeps; empty for all other topics."""
 
 
 class RuleBook:
@@ -117,6 +120,7 @@ class RuleBook:
             opens_records=needs_keys or (behind_max_ms < LONG_MAX and not stamps_append_time),
             partitioner=value("headrace.partitioner"),
             low_latency=image.has_low_latency and value(LOW_LATENCY_ENABLE).lower() == "true",
+            linked=why_linked(image, topic, NO_RECORDS) or "",
         )
 
 
@@ -162,6 +166,8 @@ def judge(
     transactional: JudgeTransactional,
 ) -> Accepted | Refusal:
     """The one batch that `records` must be, or its own Kafka error. `now_ms` is what LogAppendTime stamps."""
+    if rules.linked:
+        return Refusal(int(ErrorCode.policy_violation), rules.linked)
     try:
         data, header, is_read = _sound_batch(records, rules, api_version, work)
     except HeadraceError as error:

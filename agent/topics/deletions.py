@@ -34,6 +34,7 @@ from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartAnswer, 
 from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.linked_topics import NO_DELETION, why_linked
 from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.metastore.topic_restore import kept_records
 from headrace.protocol.errors import admin_error
@@ -124,6 +125,8 @@ class DeleteRecords:
             return unknown
         if offset < TO_HIGH_WATERMARK:
             return ErrorCode.offset_out_of_range
+        if self._cluster.image.link_of(topic):  # its log start is the source's; the answer has no message
+            return ErrorCode.policy_violation
         policies = self._configs.topic_value(self._cluster.image, topic, "cleanup.policy")
         keeps_the_newest = "compact" in policies and "delete" not in policies
         return ErrorCode.policy_violation if keeps_the_newest else ErrorCode.none
@@ -202,6 +205,7 @@ class DeleteTopics:
         try:
             image = await self._cluster.catch_up()
             _resolve(deletions, image)
+            _refuse_linked(deletions, image)
             _admit(deletions, image, quota)
             appends = Appends(self._cluster, self._clock, deadline)
             while remaining := _remaining(deletions, image):
@@ -239,6 +243,17 @@ def _resolve(deletions: list[_Deletion], image: MetadataImage) -> None:
             _fill(d, image.topics_by_name.get(d.name), ErrorCode.unknown_topic_or_partition)
             if d.topic_id in given_ids:
                 d.refuse(ErrorCode.invalid_request, "duplicate topic: it is also given by its id")
+
+
+def _refuse_linked(deletions: list[_Deletion], image: MetadataImage) -> None:
+    """A copy goes with its link, or by a request to the link: it would be created again."""
+    for d in deletions:
+        if d.code is ErrorCode.none and d.name is not None and (reason := why_linked(image, d.name, NO_DELETION)):
+            link = image.link_of(d.name)
+            d.refuse(
+                ErrorCode.policy_violation,
+                f"{reason}; to delete the copy: headrace link drop {link} --topics {d.name} --delete-topics",
+            )
 
 
 def _admit(deletions: list[_Deletion], image: MetadataImage, quota: MutationQuota) -> None:

@@ -33,6 +33,7 @@ from headrace.agent.topics.topic_rules import (
     WantedTopic,
     judge,
 )
+from headrace.config.link_configs import matches
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.api.topics import TopicApi
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, shown_layers
@@ -78,6 +79,10 @@ class TopicCreation:
             while True:
                 image = await self.cluster.catch_up()
                 judgements = judge(wanted, image, defaults)
+                if is_automatic:
+                    judgements = [
+                        _awaited(image, topic.name) or judged for topic, judged in zip(wanted, judgements, strict=True)
+                    ]
                 missing = [judged.topic for judged in judgements if _is_missing(judged, image)]
                 if not missing or validate_only:
                     for limit in {judged.limit for judged in judgements if isinstance(judged, TopicRefusal)} - {""}:
@@ -96,6 +101,17 @@ class TopicCreation:
         image = self.cluster.image
         late = TopicRefusal(ErrorCode.request_timed_out, reason)
         return [late if _is_missing(judged, image) else judged for judged in judge(wanted, image, self.defaults())]
+
+
+def _awaited(image: MetadataImage, name: str) -> TopicRefusal | None:
+    """Return why a topic is not created by itself: a link copies one of this name, as soon as its source has it."""
+    if name in image.topics_by_name:
+        return None
+    for link, configs in image.links.items() if image.has_cluster_links else ():
+        if matches(configs, name):
+            message = f"link '{link}' copies a topic of this name: it is not created automatically"
+            return TopicRefusal(ErrorCode.unknown_topic_or_partition, message)
+    return None
 
 
 def _is_missing(judged: Judgement, image: MetadataImage) -> TypeGuard[AcceptedTopic]:

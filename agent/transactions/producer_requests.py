@@ -249,10 +249,13 @@ class AddPartitionsToTxn:
             is_readable_only = rendered_topic(topic.name) is not None or topic.name in INTERNAL_TOPICS
             resolved = [next(found) for _ in topic.partitions]
             keys += [each.key for each in resolved if not each.error]
-            codes.append(
-                [int(ErrorCode.topic_authorization_failed if is_readable_only else each.error) for each in resolved]
-            )
+            refusal = int(ErrorCode.topic_authorization_failed) if is_readable_only else self._refusal(topic.name)
+            codes.append([refusal or each.error for each in resolved])
         return keys, codes
+
+    def _refusal(self, topic: str) -> int:
+        """POLICY_VIOLATION for a copy that a link keeps, 0 for all other topics: the answer has no message."""
+        return int(ErrorCode.policy_violation) if self._cluster.image.link_of(topic) else int(ErrorCode.none)
 
 
 StoredGroups = Callable[[Sequence[str]], Awaitable[Sequence[object]]]

@@ -266,9 +266,13 @@ class CleaningPlanner:
 
 
 def compacted_partitions(image: MetadataImage) -> dict[int, CleaningRule]:
-    """The rule of each partition of a compacted topic, by partition key."""
+    """The rule of each partition of a compacted topic, by partition key. Copies that links keep are not cleaned before
+    they are promoted: their sources clean, and a copy has what its source had when it was copied.
+    """
     found: dict[int, CleaningRule] = {}
     for topic in image.topics_by_name.values():
+        if image.link_of(topic.name):
+            continue
 
         def value(name: str, topic_name: str = topic.name) -> str:
             decided = decided_topic_value(image, topic_name, name)

@@ -29,10 +29,11 @@ from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.life.watch import FollowedLife
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.linked_topics import NO_RECORDS, why_linked
 from headrace.metastore.recorded_objects import FILES_PER_OBJECT, PREFIX, write_entries
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
-from headrace.storage.errors import NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
+from headrace.storage.errors import InvalidError, NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.compression import Codec
 
@@ -65,17 +66,26 @@ class WritableTopic:
 def writable_topics(
     image: MetadataImage, settings: Settings, names: Iterable[str] | None
 ) -> Mapping[str, WritableTopic]:
-    """The named topics, or all. NotFoundError names one that does not exist."""
+    """The named topics, or all that take records. NotFoundError names one that does not exist, InvalidError a copy that
+    a link keeps.
+    """
     configs = EffectiveConfigs(settings)
     if names is None:
-        return {name: _writable(image, configs, topic) for name, topic in image.topics_by_name.items()}
+        return {name: _writable(image, configs, topic) for name, topic in _ordinary(image)}
     found = {}
     for name in names:
         topic = image.topics_by_name.get(name)
         if topic is None:
             raise NotFoundError(f"topic does not exist: topic={name}")
+        if reason := why_linked(image, name, NO_RECORDS):
+            raise InvalidError(reason)
         found[name] = _writable(image, configs, topic)
     return found
+
+
+def _ordinary(image: MetadataImage) -> list[tuple[str, TopicImage]]:
+    """The topics that take records."""
+    return [(name, topic) for name, topic in image.topics_by_name.items() if not image.link_of(name)]
 
 
 def _writable(image: MetadataImage, configs: EffectiveConfigs, topic: TopicImage) -> WritableTopic:

@@ -35,7 +35,7 @@ from headrace.config.group_configs import (
 )
 from headrace.config.refused import why_refused
 from headrace.config.table_configs import why_fixed, why_not_named
-from headrace.config.topic_configs import TOPIC_CONFIGS, why_not_with
+from headrace.config.topic_configs import LINK_NAME, TOPIC_CONFIGS, why_not_with
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
@@ -112,9 +112,10 @@ def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResou
 
 
 def replacing(image: MetadataImage, resource: ConfigResource, wishes: Sequence[Wish]) -> list[Wish]:
-    """The same changes, and the removal of all other configs of the resource, as AlterConfigs requires."""
+    """The same changes, and the removal of all other configs of the resource, as AlterConfigs requires. `link.name`
+    stays: only a promotion removes it."""
     wanted = {wish.name for wish in wishes}
-    gone = [name for name in image.configs.get(resource, {}) if name not in wanted]
+    gone = [name for name in image.configs.get(resource, {}) if name not in wanted and name != LINK_NAME]
     return [*wishes, *(Wish(name, Operation.DELETE, None) for name in gone)]
 
 
@@ -164,6 +165,8 @@ def _check_names(wishes: Sequence[Wish]) -> None:
 
 def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> str | None:
     """Return None if the config is deleted, so that its default applies."""
+    if resource.type == ResourceType.TOPIC and wish.name == LINK_NAME:
+        return _same_link(wish, own.get(LINK_NAME, ""))
     if wish.operation == Operation.DELETE:
         return None
     definition = _definition(resource, wish.name)
@@ -177,6 +180,14 @@ def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> 
     if value != own.get(wish.name) and (reason := definition.why_invalid(value)):
         raise _RefusedError(ErrorCode.invalid_config, f"invalid value for config {wish.name}: {value!r} is {reason}")
     return value
+
+
+def _same_link(wish: Wish, held: str) -> str | None:
+    """Return the link that the topic has; a request cannot change it."""
+    if wish.operation != Operation.SET or (wish.value or "") != held:
+        what = f"link '{held}' keeps this copy, until it is promoted" if held else "headrace link create makes copies"
+        raise _RefusedError(ErrorCode.policy_violation, f"{LINK_NAME} cannot be changed: {what}")
+    return wish.value
 
 
 def _why_inconsistent(

@@ -29,6 +29,7 @@ from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicD
 from headrace.metastore.api.topics import CountChange, PartitionGrowth, TopicApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.linked_topics import NO_OTHER_COUNT, why_linked
 from headrace.metastore.log.shown_counts import like_the_first
 from headrace.metastore.partitions.changes import change_count
 from headrace.protocol.own_requests import COUNT_VERSION, CountResponse, decode_count_request, encode_count_response
@@ -133,6 +134,8 @@ class PartitionCounts:
         topic = image.topics_by_name.get(wanted.topic)
         if topic is None:
             return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+        if reason := why_linked(image, wanted.topic, NO_OTHER_COUNT):
+            return Verdict(ErrorCode.policy_violation, reason)
         count = topic.ordered_partitions.undeleted
         if in_doubt.get(topic.topic_id) == count:
             return Verdict()

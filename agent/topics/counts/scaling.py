@@ -36,6 +36,7 @@ from headrace.metastore.api.topics import Doubling, Halving, HalvingState, Readi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.linked_topics import NO_OTHER_COUNT, why_linked
 from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.partitions.changes import Expansion, change_count, halve
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
@@ -146,6 +147,8 @@ def plan_doubling(image: MetadataImage, topic: TopicImage | None, wanted: Wanted
     """The transaction, or why there is none: the topic cannot double now, or has the wanted count."""
     if topic is None:
         return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+    if reason := why_linked(image, topic.name, NO_OTHER_COUNT):
+        return Verdict(ErrorCode.policy_violation, reason)
     if topic.ordered_partitions.undeleted == wanted.partition_count and topic.halving < 0:
         return Verdict()
     if image.metadata_format < PARTITION_CHANGES_FORMAT:
@@ -283,6 +286,8 @@ class TopicHalving:
         topic = image.topics_by_name.get(name)
         if topic is None:
             return NO_SUCH_TOPIC
+        if reason := why_linked(image, name, NO_OTHER_COUNT):
+            return Verdict(ErrorCode.policy_violation, reason)
         if is_halved(topic, count) or (in_doubt and topic.halving >= 0):
             return Verdict()
         if image.metadata_format < PARTITION_CHANGES_FORMAT:

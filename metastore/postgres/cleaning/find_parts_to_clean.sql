@@ -1,6 +1,6 @@
 -- What a pass of cleaning by key reads: the extents of some partitions from the log start to p_ends[i], packed in offset
--- order. Only of topics that are compacted now, and only extents that are whole below the roll offset and the last
--- stable offset. high_watermark: of the same snapshot; the pass keeps the record or marker before it.
+-- order. Only of topics that are compacted now, not of copies that links keep (their sources are cleaned), and only extents
+-- that are whole below the roll offset and the last stable offset. high_watermark: of the same snapshot; the pass keeps the record or marker before it.
 -- One row per such partition, and one with the time and NULLs if there is none.
 -- Locks: none; one snapshot for all. Idempotent: reads only. Cost: one index probe per extent.
 CREATE OR REPLACE FUNCTION find_parts_to_clean(p_keys bigint[], p_ends bigint[])
@@ -36,7 +36,7 @@ BEGIN
             JOIN cleaned_partitions c ON c.partition_key = p.partition_key
            CROSS JOIN LATERAL (SELECT high_watermark, first_open_offset FROM partition_heads
                                 WHERE partition_key = p.partition_key ORDER BY update_block DESC LIMIT 1) AS h
-           WHERE is_compacted(p.topic_id)) AS l ON true
+           WHERE p.state <> state_linked() AND is_compacted(p.topic_id)) AS l ON true
      ORDER BY l.partition_key;
 END $$;
 

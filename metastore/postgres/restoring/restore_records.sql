@@ -115,12 +115,13 @@ BEGIN
       LEFT JOIN segment_files s ON s.file_id = b.file_id;
 END $$;
 
--- Why nothing below the log start of a partition may be restored; restore_done() if it may.
+-- Why nothing below the log start of a partition may be restored; restore_done() if it may. A linked one takes no records,
+-- either: its log start is that of its source.
 -- Locks: none. Idempotent: reads only. Cost: two probes.
 CREATE OR REPLACE FUNCTION restore_refusal(p_key bigint) RETURNS int
 LANGUAGE sql STABLE AS $$
     SELECT coalesce((
-        SELECT CASE WHEN p.state = state_marked() THEN restore_marked()
+        SELECT CASE WHEN p.state IN (state_marked(), state_linked()) THEN restore_marked()
                     WHEN EXISTS (SELECT FROM cleaned_partitions c WHERE c.partition_key = p_key) THEN restore_compacted()
                     ELSE restore_done() END
           FROM partitions p WHERE p.partition_key = p_key), restore_gone())
