@@ -72,23 +72,30 @@ END $$;
 
 -- Whether a slot without live files is kept: one of them became dead a moment ago, or since a merge planned to read it, within
 -- minutes; and while there are slots enough, also if a deleted topic that has records in it can still be restored.
--- Locks: none. Idempotent: reads only. Cost: a probe or two per file.
+-- Locks: none. Idempotent: reads only. Cost: a probe per file, and the removed extents of deleted topics; not those that retention
+-- removed, which are many: a look at them for each file would hold the slot's lock for seconds.
 CREATE OR REPLACE FUNCTION is_inline_slot_kept(p_slot smallint, p_free int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
     v_horizon timestamptz := least(wall_time(), inline_horizon()) - interval '10 seconds';
 BEGIN
-    RETURN EXISTS (
-        SELECT FROM inline_files i
-         WHERE i.slot = p_slot
-           AND (EXISTS (SELECT FROM segment_files f WHERE f.file_id = i.file_id AND f.dead_at >= v_horizon)
-                OR p_free >= 4 AND EXISTS (SELECT FROM removed_extents r JOIN deleted_partitions d USING (partition_key)
-                                            WHERE r.file_id = i.file_id)));
+    IF EXISTS (SELECT FROM inline_files i JOIN segment_files f USING (file_id)
+                WHERE i.slot = p_slot AND f.dead_at >= v_horizon) THEN
+        RETURN true;
+    END IF;
+    RETURN p_free >= 4 AND EXISTS (
+        SELECT FROM deleted_partitions d
+         CROSS JOIN LATERAL (SELECT r.file_id FROM removed_extents r
+                              WHERE r.partition_key = d.partition_key
+                                AND is_inline(r.file_id) AND inline_slot(r.file_id) = p_slot) AS removed
+         WHERE EXISTS (SELECT FROM inline_files i WHERE i.slot = p_slot AND i.file_id = removed.file_id));
 END $$;
 
 -- The time of the oldest plan of a merge that may read inline files, of the last two minutes: a row that a later plan misses
