@@ -299,3 +299,24 @@ async def test_any_order_of_calls_gives_one_log(scene: LinkedScene, seed: int) -
     assert [offset for base, last in await scene.offsets() for offset in range(base, last + 1)] == list(
         range(len(done))
     )
+
+
+def _ring(*offsets: int) -> bytes:
+    """Batches of five records, the newest first."""
+    return b"".join(struct.pack(">iiqq", at, at + 4, at, 1_000) for at in offsets)
+
+
+@pytest.mark.requirement("X14")
+async def test_a_worker_that_knows_only_its_own_batches_forgets_none_of_before(scene: LinkedScene) -> None:
+    """A new lease begins with nothing in memory; the last five batches are still those of the log."""
+    key = scene.keys[0]
+    await scene.append(scene.run(0, 14), producers=(CopiedProducer(key, 4_711, 2, 15, _ring(10, 5, 0)),))
+    await scene.append(scene.run(15, 19), producers=(CopiedProducer(key, 4_711, 2, 20, _ring(15)),))
+    await scene.append(scene.run(20, 29), producers=(CopiedProducer(key, 4_711, 2, 30, _ring(25, 20, 15)),))
+    known = CopiedProducer(key, 4_711, 2, 30, b""), CopiedProducer(key, 4_712, 0, 7, b"")
+    assert await scene.store.links.add_copied_producers(scene.token, known) == [True, True]
+    await scene.store.links.ask_promotion([scene.topic_id], force=True)
+    assert await _promote(scene)
+    repeats = [batch(key, at, producer=4_711, epoch=2) for at in (5, 10, 15, 20, 25, 30)]
+    outcomes = await _commit(scene, *repeats, batch(key, 7, producer=4_712))
+    assert outcomes == [BatchOutcome.DUPLICATE] * 5 + [BatchOutcome.APPENDED] * 2

@@ -138,8 +138,9 @@ RETURN coalesce((SELECT last_id >= p_id FROM producer_id_blocks WHERE first_id <
                   ORDER BY first_id DESC LIMIT 1), false);
 
 -- What is known of producers from now on, as a commit sets it; unjudged: their batches were judged at the source. No claim
--- that all of their batches are in the log (docs/decisions/0037): a cleaned source lacks some.
--- Locks: the caller holds the shards' locks. Idempotent: yes. Cost: two index probes per producer.
+-- that all of their batches are in the log (docs/decisions/0037): a cleaned source lacks some. A worker knows the batches that
+-- it copied under its lease; of the same epoch, those from before it are kept.
+-- Locks: the caller holds the shards' locks. Idempotent: yes. Cost: three index probes per producer.
 CREATE OR REPLACE FUNCTION set_copied_producers(
     p_key bigint[], p_id bigint[], p_producer_epoch int[], p_next int[], p_ring bytea[]
 ) RETURNS void
@@ -150,12 +151,28 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_hour int := wall_ms() / 3600000;
+    v_hour  int := wall_ms() / 3600000;
+    v_rings bytea[];
 BEGIN
+    SELECT array_agg(substring(ring || coalesce(ring_before(s.ring_known, ring), '') FROM 1 FOR 120) ORDER BY n)
+      INTO v_rings
+      FROM unnest(p_key, p_id, p_producer_epoch, p_ring) WITH ORDINALITY AS t (key, id, epoch, ring, n)
+      LEFT JOIN LATERAL (SELECT k.ring AS ring_known FROM producer_state k
+                          WHERE k.partition_key = t.key AND k.producer_id = t.id AND k.epoch = t.epoch
+                          ORDER BY k.update_block DESC LIMIT 1) AS s ON true;
     DELETE FROM producer_state s USING unnest(p_key, p_id) AS t (key, id)
      WHERE s.partition_key = t.key AND s.producer_id = t.id;
     INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour, contiguous_life,
                                 wrapped)
     SELECT key, id, epoch::smallint, next, ring, v_hour, -1, true
-      FROM unnest(p_key, p_id, p_producer_epoch, p_next, p_ring) AS s (key, id, epoch, next, ring);
+      FROM unnest(p_key, p_id, p_producer_epoch, p_next, v_rings) AS s (key, id, epoch, next, ring);
 END $$;
+
+-- The entries of a ring with lower offsets than all of another one, in their order; all of them if that is empty.
+-- Locks: none. Idempotent: pure. Cost: none worth naming.
+CREATE OR REPLACE FUNCTION ring_before(p_ring bytea, p_newer bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT string_agg(substring(p_ring FROM place + 1 FOR 24), ''::bytea ORDER BY place)
+      FROM generate_series(0, length(p_ring) - 24, 24) AS place
+     WHERE length(p_newer) = 0 OR ring_number(p_ring, place + 8) < ring_number(p_newer, length(p_newer) - 16)
+$$;

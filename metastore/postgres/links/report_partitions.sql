@@ -21,8 +21,8 @@ BEGIN
      WHERE l.partition_key = r.key;
 END $$;
 
--- States of producers that the source knows and no copied batch set; false for an id of this cluster, which is left out. One
--- that is known here stays: a copied batch says more.
+-- States of producers as the source knows them, when the copy has all that the source has; false for an id of this cluster,
+-- which is left out. Batches that are known here stay known; a state of a later epoch stays as it is.
 -- Locks: the job's row, shared; the partitions' rows, ascending; their commit shards. Idempotent: yes.
 -- Cost: an index probe and an insert per producer.
 CREATE OR REPLACE FUNCTION add_copied_producers(
@@ -43,6 +43,6 @@ BEGIN
        FROM unnest(p_key, p_id, p_producer_epoch, p_next, p_ring, v_free) AS s (key, id, epoch, next, ring, free)
        JOIN partitions p ON p.partition_key = key AND p.state = state_linked()
       WHERE free AND NOT EXISTS (SELECT FROM producer_state k WHERE k.partition_key = key AND k.producer_id = id
-                                    AND k.epoch >= s.epoch);
+                                    AND k.epoch > s.epoch);
     RETURN v_free;
 END $$;
