@@ -8,6 +8,8 @@ may be gone: it counts as aborted. A committed batch that is written again belon
 depends on its marker; a marker goes only below the offset through which all extents were cleaned before the pass
 began, together with its range: no batch of its transaction is left then. The marker that ends the log stays
 (passes.py).
+A marker in a file is one that ended the log of a link's source (compactor/links/chunks.py): nothing depends on it, so
+it goes when it does not end the log.
 Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
 nothing and goes. The record that ends the log stays, of any kind (docs/decisions/0093): a reader's position reaches
@@ -34,7 +36,7 @@ from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
 from headrace.metastore.api.read import AbortedRange, Extent
 from headrace.metastore.transaction_markers import render_marker
-from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.errors import InvalidError
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
@@ -116,6 +118,8 @@ class JudgedBatch(NamedTuple):
     keyless: int
     expired: int
     aborted: int = 0
+    stays: bool = False
+    """Whether it is a marker that stays as it is."""
     is_due: bool = True
     """Whether a later pass removes something because of the horizon: the record that ends the log waits for others."""
 
@@ -135,11 +139,11 @@ class JudgedBatch(NamedTuple):
 
 
 def open_sound(batch: SoundBatch) -> tuple[list[Record], int]:
-    """(records, their unpacked size). CorruptError, or InvalidError if it is too large, if not all of it can be read:
-    then nothing of its partition may be removed.
+    """(records, their unpacked size); none of a marker. CorruptError, or InvalidError if it is too large, if not all of
+    it can be read: then nothing of its partition may be removed.
     """
     if batch.header.is_control:
-        raise CorruptError(f"control batch: offset={batch.offset}")
+        return [], 0
     opened = open_batch(batch.data, max_opened_bytes=largest(batch.header.size).unpacked_bytes)
     return list(opened), opened.body_bytes
 
@@ -164,6 +168,8 @@ def judge(batches: Sequence[SoundBatch], rule: CleaningPass) -> list[JudgedBatch
 
 def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
+    if batch.header.is_control:
+        return JudgedBatch(batch, [], 0, None, 0, 0, 0, stays=batch.last_offset == rule.kept_offset)
     if rule.ended.hide(batch):  # its marker follows it, so it does not end the log
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
@@ -213,6 +219,10 @@ class CleanRecords:
 
     def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         judged = self.judged.pop(batch.offset)
+        if judged.stays:
+            yield from self.flush()
+            yield batch.header, memoryview(bytes(batch.data))
+            return
         if self._waiting and self._is_apart(judged):
             yield from self.flush()
         self._waiting.append(judged)

@@ -10,7 +10,8 @@ already, and is left out. Records of aborted transactions are left out, as consu
 answer; those of committed ones are in no transaction here, as after a cleaning (compactor/cleaning/rewrite.py). All
 other batches are stored byte for byte.
 Invariant of the end: a chunk ends where a batch of the answer ends. An answer without one proves nothing of the offsets
-up to the last stable one, so nothing is stored for these.
+up to the last stable one, so nothing is stored for these. A marker that ends the log stays one, in no transaction: the
+positions of librdkafka's consumers reach an end only by a record or a marker before it (docs/decisions/0093).
 Source: KIP-98; docs/decisions/0038, 0063.
 """
 
@@ -25,7 +26,7 @@ from headrace.compactor.rewrite import SPAN_MAX, WrittenBatch
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.check import MIN_RECORD_BYTES
 from headrace.storage.records.check_records import largest
-from headrace.storage.records.codec import empty_batch, encode_batch, open_batch
+from headrace.storage.records.codec import Record, empty_batch, encode_batch, encode_control_batch, open_batch
 from headrace.storage.records.compression import MAX_EXPANSION, Codec
 from headrace.storage.records.header import (
     HEADER,
@@ -49,7 +50,8 @@ OFFSET_MAX = 1 << 62
 MARKER_BYTES = 64 * 1024
 """A batch with a marker holds a record of a few bytes."""
 _MARKER_KEY = struct.Struct(">hh")
-_ABORT = 0
+_MARKER_VALUE = struct.Struct(">hi")
+_ABORT, _COMMIT = 0, 1
 
 
 class OldFormatError(InvalidError):
@@ -123,6 +125,12 @@ class _Tiling:
         self.batches.append((header, data))
         self._end = header.base_offset + header.last_offset_delta + 1
 
+    def end_with(self, header: BatchHeader, data: memoryview) -> None:
+        """Put this batch in place of the last offset that waits to become part of a tile."""
+        assert self._bare is not None
+        self._bare = None
+        self.add(header, data)
+
     def flush(self) -> int:
         """Write what waits; the offset where the batches end."""
         if self._bare is not None:
@@ -159,7 +167,7 @@ def make_chunk(
     OldFormatError, TooLargeBatchError.
     """
     hidden, tiling, after = AbortedTransactions(aborted), _Tiling(log_end), producers.copy()
-    next_offset = 0
+    next_offset, ending = 0, None
     for view in _whole_batches(data):
         batch = _sound(view, next_offset)
         if batch.last_offset >= log_end and batch.header.leader_epoch < last_epoch:
@@ -172,12 +180,15 @@ def make_chunk(
             continue
         last_epoch = batch.header.leader_epoch
         after.note(batch.header)
+        ending = batch if batch.header.is_control and batch.header.is_transactional else None
         if is_hidden:
             tiling.skip(next_offset, last_epoch)
         elif batch.offset < log_end:
             _add_rest(tiling, batch, log_end)
         else:
             tiling.add(*_outside_transactions(batch))
+    if ending is not None and next_offset == stable:
+        tiling.end_with(*_ending(ending))
     wanted = 0 if next_offset else _claimed_bytes(data)
     return Chunk(log_end, tiling.flush(), tiling.batches, after, bytes_wanted=wanted)
 
@@ -233,6 +244,19 @@ def _outside_transactions(batch: SoundBatch) -> WrittenBatch:
     changed = changed._replace(crc=batch_crc(memoryview(data)))
     HEADER.pack_into(data, 0, *changed)
     return changed, memoryview(data).toreadonly()
+
+
+def _ending(marker: SoundBatch) -> WrittenBatch:
+    """The marker that ends a log, as one of a transaction that was committed: of aborted ones nothing is here."""
+    header = marker.header
+    record = Record(marker.offset, header.max_timestamp, _MARKER_KEY.pack(0, _COMMIT), _MARKER_VALUE.pack(0, 0), [])
+    data = encode_control_batch(
+        record,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        leader_epoch=header.leader_epoch,
+    )
+    return _outside_transactions(SoundBatch(memoryview(bytearray(data)), marker.offset, header.leader_epoch))
 
 
 def _add_rest(tiling: _Tiling, batch: SoundBatch, log_end: int) -> None:

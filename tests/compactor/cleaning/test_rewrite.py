@@ -8,7 +8,7 @@ from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, judge, note_keys
 from headrace.compactor.rewrite import MergeRecords
 from headrace.storage.errors import CorruptError
-from headrace.storage.records.codec import Record, decode_records, empty_batch, encode_batch
+from headrace.storage.records.codec import Record, decode_records, empty_batch, encode_batch, encode_control_batch
 from headrace.storage.records.header import BatchHeader, read_header
 from headrace.storage.segment.verified import SoundBatch
 from tests.storage.batches import forge
@@ -68,6 +68,17 @@ def test_one_empty_batch_covers_what_lost_every_record() -> None:
     (header,) = [read_header(data) for data in written]
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 0)
     assert header.highest_timestamp == -1
+
+
+@pytest.mark.requirement("L3")
+@pytest.mark.requirement("X14")
+def test_a_marker_in_a_file_stays_only_at_the_end_of_the_log() -> None:
+    """Links copy the marker that ends their source's log."""
+    record = Record(1, NOW_MS, b"\0\0\0\1", b"\0\0\0\0\0\0")
+    marker = stored(encode_control_batch(record, producer_id=3, producer_epoch=0, leader_epoch=-1))
+    inputs = batch(0, ("a", "1")), marker
+    assert cleaned(*inputs, kept=1) == [bytes(each.data) for each in inputs]
+    assert spans(cleaned(*inputs, batch(2, ("a", "2")))) == [(0, 2, [2])]
 
 
 @pytest.mark.requirement("L6")

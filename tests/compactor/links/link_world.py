@@ -53,7 +53,7 @@ class LinkWorld:
     source: FakeSource = field(default_factory=FakeSource)
     store: ObjectStore = field(default_factory=MemoryStore)
     bucket: str = ""
-    clock: FastClock = field(default_factory=FastClock)
+    clock: SystemClock = field(default_factory=FastClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     controller_epoch: int = 5
 
@@ -115,5 +115,5 @@ class LinkWorld:
             place = ByteRange(extent.position, extent.length)
             data = await self.store.get(object_key(extent.file_id), place)
             for batch in sound_batches(memoryview(data), extent, leader_epoch=extent.leader_epoch):
-                records += decode_records(batch.data)
+                records += [] if batch.header.is_control else decode_records(batch.data)
         return records

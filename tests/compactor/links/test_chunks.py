@@ -45,7 +45,8 @@ class Copy:
         self.log, self.end, self.last_epoch = log, 0, -1
         self.producers = ProducerStates()
         self.records: list[Record] = []
-        self.spans: list[tuple[int, int]] = []
+        self.ends_visibly = True
+        """Whether it ends in a record or a marker."""
 
     def take(self, bytes_max: int = 1 << 30) -> Chunk:
         """Fetch and append once."""
@@ -68,11 +69,12 @@ class Copy:
             assert header == read_header(data)
             assert batch_crc(data) == header.crc
             assert not header.attributes & TRANSACTIONAL_BIT
-            assert not header.is_control
+            assert not header.is_control or header is chunk.batches[-1][0]
             assert header.base_offset == self.end
             assert header.leader_epoch >= self.last_epoch
+            self.ends_visibly = header.record_count > 0
             self.end, self.last_epoch = header.base_offset + header.last_offset_delta + 1, header.leader_epoch
-            self.records += decode_records(data)
+            self.records += [] if header.is_control else decode_records(data)
         assert self.end == chunk.next_offset
         self.producers = chunk.producers
 
@@ -132,7 +134,18 @@ def test_the_end_of_a_log_that_ends_in_a_marker_is_reached() -> None:
     copy = Copy(log)
     chunk = copy.take()
     assert copy.end == log.end == 4
-    assert [header.record_count for header, _ in chunk.batches] == [0]
+    (tile, _), (marker, data) = chunk.batches
+    assert (tile.record_count, tile.last_offset_delta) == (0, 2)
+    assert (marker.is_control, marker.base_offset, decode_records(data)[0].key) == (True, 3, struct.pack(">hh", 0, 1))
+
+
+def test_a_marker_that_does_not_end_the_log_is_part_of_a_tile() -> None:
+    log = SourceLog()
+    log.append(3, 4, transactional=True)
+    log.finish(4, commit=False)
+    log.append(1)
+    chunk = Copy(log).take()
+    assert [(header.base_offset, header.last_offset_delta) for header, _ in chunk.batches] == [(0, 3), (4, 0)]
 
 
 def test_an_answer_without_batches_proves_nothing_of_the_end() -> None:
@@ -243,6 +256,7 @@ def _check(log: SourceLog, copy: Copy, steps: Callable[[SourceLog, Copy], None])
         pass
     assert copy.records == seen
     assert copy.end == answered.stable
+    assert copy.ends_visibly, "librdkafka's position does not reach the end"
 
 
 def _gap(log: SourceLog, copy: Copy) -> None:
@@ -311,19 +325,18 @@ def test_planted_aborted_data_that_is_shown(patch: Patch) -> None:
 
 def test_planted_gap_at_the_end_that_no_position_passes(patch: Patch) -> None:
     class NoEnd(chunks._Tiling):
-        def flush(self) -> int:
-            if self._bare is not None and not self.is_adding:
-                return self._end
-            return super().flush()
-
-        is_adding = False
-
-        def add(self, header: BatchHeader, data: memoryview) -> None:
-            self.is_adding = True
-            super().add(header, data)
-            self.is_adding = False
+        def end_with(self, header: BatchHeader, data: memoryview) -> None:
+            self._bare = None
 
     _shown(patch, "_Tiling", NoEnd, _aborted_end)
+
+
+def test_planted_tile_at_the_end_that_a_position_does_not_pass(patch: Patch) -> None:
+    class OnlyTiles(chunks._Tiling):
+        def end_with(self, header: BatchHeader, data: memoryview) -> None:
+            """Leave the tile."""
+
+    _shown(patch, "_Tiling", OnlyTiles, _aborted_end)
 
 
 def test_planted_batch_that_was_not_verified(patch: Patch) -> None:

@@ -86,7 +86,9 @@ def _fill(bootstrap: str) -> None:
 
 
 def _read(bootstrap: str, topic: str, partition: int) -> tuple[list[tuple[object, ...]], int, int]:
-    """The records of a partition with read_committed, as an application gets them; its log start and end."""
+    """The records of a partition with read_committed, as an application gets them; its log start and end, which the
+    consumer's position reaches.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -104,6 +106,7 @@ def _read(bootstrap: str, topic: str, partition: int) -> tuple[list[tuple[object
         if message.error():
             break
         records.append((message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers()))
+    assert consumer.position([place])[0].offset == end
     consumer.close()
     return records, start, end
 
