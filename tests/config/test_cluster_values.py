@@ -41,6 +41,7 @@ PROCESS_PREFIXES = (
     *(
         "http.",
         "tables.",
+        "link.",
         "metastore.",
         "bucket",
         "s3.",
