@@ -73,6 +73,7 @@ COMMANDS = (
     Command("top", "headrace.cli.top", "show a running cluster on one screen of the terminal"),
     Command("segments", "headrace.cli.segments", "list remote segments, and what happened to them"),
     Command("export", "headrace.cli.export", "write a topic's records to Parquet files"),
+    Command("link", "headrace.cli.links", "copy topics of another Kafka cluster here, with their offsets"),
     Command("tables", "headrace.cli.topic_tables", "keep topics as Iceberg tables"),
     Command("dump-log", "headrace.cli.dump_log", "print the metadata log, a snapshot or segment files"),
     Command("shell", "headrace.cli.shell.command", "browse the cluster's metadata"),

@@ -38,25 +38,25 @@ def iso_time(time_ms: int) -> str:
 
 
 Row = Mapping[str, Any]
+CLIENT_FILE = ("--config", "--command-config", "-c")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The address of the cluster, and the output format."""
+def add_flags(parser: argparse.ArgumentParser, *, file_names: Sequence[str] = CLIENT_FILE) -> None:
+    """The address of the cluster, and the output format. `file_names`: of the flag for the client's file."""
     parser.add_argument(
         "--bootstrap-server", "-b", metavar="SERVERS", help=f"host:port pairs, comma-separated (${BOOTSTRAP_SERVER})"
     )
     parser.add_argument(
-        "--config",
-        "--command-config",
-        "-c",
-        type=_client_file,
+        *file_names,
+        dest="config",
+        type=client_file,
         metavar="FILE",
         help="properties file of the admin client",
     )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
 
 
-def _client_file(text: str) -> Path:
+def client_file(text: str) -> Path:
     """The file; a config of a topic, as Kafka's tools take it under this name, is refused with the right flag."""
     if "=" in text and not Path(text).exists():
         raise argparse.ArgumentTypeError(

@@ -39,6 +39,13 @@ from headrace.protocol.client.transport import (
     named_protocol,
     request_frame,
 )
+from headrace.protocol.link_requests import (
+    READS,
+    LinkRequest,
+    LinkResponse,
+    decode_link_response,
+    encode_link_request,
+)
 from headrace.protocol.own_requests import (
     CountRequest,
     ScaleRequest,
@@ -66,6 +73,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DELETE_TOPICS: (1, 5),
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.DELETE_GROUPS: (0, 2),
@@ -287,6 +295,22 @@ class KafkaCluster:
                 self._pause(PAUSE_SECONDS)
                 self._go_to_another()
         require(ErrorCode(answer.error_code), answer.message, request.topic)
+        return answer
+
+    def links(self, request: LinkRequest) -> LinkResponse:
+        """Headrace's request about links; errors as `set_partition_count`. What only reads asks other agents, too."""
+        frame = encode_link_request(request, self._config.client_id, 1)
+        tries = TRIES if request.op in READS else 1
+        for number in range(tries):
+            try:
+                answer = decode_link_response(memoryview(exchange_frame(self._connections[ANY], frame)))
+                break
+            except OSError as error:
+                if number == tries - 1:
+                    raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
+                self._pause(PAUSE_SECONDS)
+                self._go_to_another()
+        require(ErrorCode(answer.error_code), answer.message, f"link {request.link}" if request.link else "")
         return answer
 
     def _go_to_another(self) -> None:

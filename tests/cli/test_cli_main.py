@@ -46,6 +46,7 @@ COMMANDS = [
     "top",
     "segments",
     "export",
+    "link",
     "tables",
     "dump-log",
     "shell",

@@ -1,0 +1,44 @@
+"""X14: `headrace link` against a running cluster, which is also the source: what it asks for, refuses and shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_lines import Run, told
+from tests.forked_cluster import ForkedCluster
+
+pytestmark = pytest.mark.requirement("X14")
+
+
+def test_a_links_life(run: Run, plain: Run, server: ForkedCluster, tmp_path: Path) -> None:
+    source = server.bootstrap
+    run("topics", "create", "source.a", "--partitions", "2", "--set", "cleanup.policy=compact")
+    run("topics", "create", "source.b")
+    file = tmp_path / "old.properties"
+    file.write_text("security.protocol=PLAINTEXT\nclient.id=x\n")
+    create = ("link", "create", "old", "--from", source, "--command-config", str(file), "--topics", r"source\..*")
+    seen = run(*create, "--dry-run")
+    assert {each["topic"]: (each["partitions"], each["problem"]) for each in seen["topics"]} == {
+        "source.a": (2, "a topic of this name is here already, and is no copy"),
+        "source.b": (1, "a topic of this name is here already, and is no copy"),
+    }
+    assert run("link", "list") == [], "a dry run changes nothing"
+    assert "topics: '(' is not RE2 syntax" in run(*create[:-1], "(", status=1)
+    assert run(*create, "--exclude", "source.b", "--max-bytes-per-second", "1000000")["outcome"] == "created"
+    assert "link 'old' already exists" in run(*create, status=1)
+    (listed,) = run("link", "list")
+    assert (listed["name"], listed["topics"], listed["topic_count"]) == ("old", [], 0)
+    shown = told(lambda: run("link", "show", "old"), lambda link: bool(link["topics"]))
+    assert [(each["name"], each["is_linked"]) for each in shown["topics"]] == [("source.a", False)]
+    assert shown["configs"]["link.max.bytes.per.second"] == "1000000"
+    assert run("link", "pause", "old")["outcome"] == "paused"
+    assert plain("link", "list")[1][:2] == ["old", "paused"]
+    assert run("link", "resume", "old")["outcome"] == "resumed"
+    assert run("link", "alter", "old", "--exclude", "x", "--unset", "link.max.bytes.per.second")["outcome"] == "altered"
+    assert "nothing to change" in run("link", "alter", "old", status=1)
+    assert "link 'old' has no linked topics" in run("link", "promote", "old", status=1)
+    assert "not copied by link 'old': source.a" in run("link", "promote", "old", "--topics", "source.a", status=1)
+    assert run("link", "drop", "old") == {"link": "old", "outcome": "dropped", "topics": []}
+    assert "link 'old' does not exist" in run("link", "show", "old", status=1)
