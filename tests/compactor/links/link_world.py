@@ -58,7 +58,8 @@ class LinkWorld:
     controller_epoch: int = 5
 
     def __post_init__(self) -> None:
-        opener = SourceOpener(Sealing(None), ThreadPoolExecutor(1), lambda configs, threads: self.source)
+        self.threads = ThreadPoolExecutor(4)
+        opener = SourceOpener(Sealing(None), self.threads, lambda configs, threads: self.source)
         metrics = LinkMetrics(self.registry)
         self.copier = LinkCopier(self.metastore, self.store, opener, self.clock, random.Random(1), metrics)
 

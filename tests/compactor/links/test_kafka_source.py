@@ -122,7 +122,7 @@ async def world(
     bucket = tmp_path.as_uri()
     world = LinkWorld(metastore, store=open_store(bucket, StoreOptions(), clock=clock, rng=rng), bucket=bucket)
     await world.create(**{BOOTSTRAP_SERVERS.replace(".", "__"): kafka})
-    world.copier._opener = SourceOpener(Sealing(None), ThreadPoolExecutor(4))
+    world.copier._opener = SourceOpener(Sealing(None), world.threads)
     world.clock = world.copier._clock = SystemClock()
     return world
 
