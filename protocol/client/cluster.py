@@ -178,6 +178,8 @@ class KafkaCluster:
         self._config = config
         self._pause = pause
         self._connections: dict[int, socket.socket] = {}
+        self._opening: dict[int, socket.socket] = {}
+        """What can end connections that have not ended their handshakes."""
         self._addresses: dict[int, tuple[str, int]] = {}
         self._served: dict[int, tuple[int, int]] = {}
         self.controller = ANY
@@ -191,7 +193,7 @@ class KafkaCluster:
         failures = []
         for address in self._config.bootstrap_servers:
             try:
-                self._connections[ANY] = self._connect(address)
+                self._connections[ANY] = self._connect(ANY, address)
                 answer = exchange(
                     self._connections[ANY], self._config.client_id, ApiVersionsRequest(), ApiVersionsResponse
                 )
@@ -237,10 +239,11 @@ class KafkaCluster:
 
     def hang_up(self, node_id: int) -> None:
         """End the connection to a broker, also while another thread waits for an answer: it gets UnavailableError."""
-        if connection := self._connections.pop(node_id, None):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
+        for connection in (self._connections.pop(node_id, None), self._opening.pop(node_id, None)):
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
 
     def _on(self, node_id: int, work: Callable[[socket.socket], T]) -> T:
         """Return what `work` returns with the connection to a broker. A connection that failed, or on which something
@@ -251,7 +254,7 @@ class KafkaCluster:
             if connection is None:
                 if node_id not in self._addresses:
                     raise UnavailableError(f"broker is not known: node={node_id}")
-                connection = self._connections[node_id] = self._connect(self._addresses[node_id])
+                connection = self._connections[node_id] = self._connect(node_id, self._addresses[node_id])
             return work(connection)
         except (OSError, CorruptError) as error:
             if connection is not None:
@@ -318,7 +321,7 @@ class KafkaCluster:
         self._connections[ANY].close()
         for address in dict.fromkeys([*self._addresses.values(), *self._config.bootstrap_servers]):
             with contextlib.suppress(OSError):
-                self._connections[ANY] = self._connect(address)
+                self._connections[ANY] = self._connect(ANY, address)
                 return
 
     def pause(self, seconds: float) -> None:
@@ -388,8 +391,12 @@ class KafkaCluster:
         self.controller = int(answer.controller_id) if answer.controller_id in self._addresses else ANY
         return answer
 
-    def _connect(self, address: tuple[str, int]) -> socket.socket:
-        return connect(self._config, address)
+    def _connect(self, node_id: int, address: tuple[str, int]) -> socket.socket:
+        try:
+            return connect(self._config, address, lambda opened: self._opening.update({node_id: opened.dup()}))
+        finally:
+            if opening := self._opening.pop(node_id, None):
+                opening.close()
 
 
 def require(code: ErrorCode, message: str | None = None, about: str = "") -> None:

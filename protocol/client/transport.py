@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,11 +139,16 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
     raise UnavailableError(f"no server answered: {'; '.join(failures)}")
 
 
-def connect(config: ClientConfig, address: tuple[str, int]) -> socket.socket:
+def connect(
+    config: ClientConfig, address: tuple[str, int], opened: Callable[[socket.socket], object] | None = None
+) -> socket.socket:
     """A connection that requests can be sent on. OSError if it cannot be made; InvalidError if the server refuses the
-    client, ConfigError for files that cannot be used."""
+    client, ConfigError for files that cannot be used. `opened` gets the connection before its handshakes.
+    """
     connection = socket.create_connection(address, config.request_timeout_ms / 1000)
     try:
+        if opened is not None:
+            opened(connection)
         connection = config.login.encrypt(connection, address[0])
         if config.login.uses_sasl:
             _authenticate(connection, config)

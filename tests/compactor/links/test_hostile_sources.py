@@ -20,6 +20,7 @@ from headrace.compactor.links.fetch_answers import FIRST_BY_ID, LAST, decode_fet
 from headrace.compactor.links.kafka_source import KafkaSource, open_source
 from headrace.compactor.links.source import Bounds
 from headrace.config.link_configs import BOOTSTRAP_SERVERS
+from headrace.protocol.client.login import Login
 from headrace.protocol.client.transport import ClientConfig
 from headrace.protocol.fetch_codec import (
     AbortedTransaction,
@@ -96,7 +97,7 @@ def _server(serve: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]
 
 async def _refused(address: tuple[str, int], error: type[Exception], ask_seconds: float = 30.0) -> str:
     with ThreadPoolExecutor(2) as threads:
-        source = KafkaSource(ClientConfig((address,)), threads, ask_seconds)
+        source = KafkaSource(ClientConfig((address,), request_timeout_ms=300), threads, ask_seconds)
         with pytest.raises(error) as raised:
             await source.metadata()
         await source.close()
@@ -128,6 +129,14 @@ async def test_a_source_that_sends_a_byte_now_and_then_is_left() -> None:
     with _server(drip) as address:
         assert "within" in await _refused(address, UnavailableError, 0.1)
         ended.set()
+
+
+async def test_a_handshake_that_never_ends_is_left() -> None:
+    with _server(lambda connection: None) as address, ThreadPoolExecutor(2) as threads:
+        config = ClientConfig((address,), request_timeout_ms=300, login=Login.of({"security.protocol": "SSL"}))
+        source = KafkaSource(config, threads, 0.05)
+        with pytest.raises(UnavailableError, match="within"):
+            await source.metadata()
 
 
 async def test_a_source_that_cannot_be_reached_is_away() -> None:
