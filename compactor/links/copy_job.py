@@ -42,6 +42,7 @@ REPORT_SECONDS = 2.0
 LOOK_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 0.5
 REASON_SECONDS = 30.0
+FAILURE_SECONDS = 5.0
 ANY_PARTITION = OldestQuery(0, 1)
 
 
@@ -163,6 +164,8 @@ class _Run:
                     self._lease.progress = f"partitions={len(copying.copies)}"
             await copying.finish()
             await looks.report()
+            if copying.has_failed:
+                await clock.sleep(FAILURE_SECONDS)
         finally:
             await copying.abandon()
 

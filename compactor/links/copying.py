@@ -34,7 +34,14 @@ from headrace.compactor.links.source import NO_LEADER, FetchAnswer, Fetched, Sou
 from headrace.compactor.links.storing import LinkStore, Stored
 from headrace.metastore.api.links import LinkedOutcome
 from headrace.storage.clock import Clock
-from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, OutcomeUnknownError
+from headrace.storage.errors import (
+    CorruptError,
+    HeadraceError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +88,8 @@ class Copying:
         self.link, self.copies = link, dict[int, PartitionCopy]()
         self.is_over = False
         """Whether the job must end: what is in memory is not to be relied on."""
+        self.has_failed = False
+        """Whether metastore or bucket is the reason: the next job should not begin at once."""
         self.needs_look = True
         """Whether leaders have to be looked up again."""
         self._source, self._store, self._clock, self._pace, self._metrics = source, store, clock, pace, metrics
@@ -90,8 +99,8 @@ class Copying:
         self._logged_at = -LOG_SECONDS
 
     async def step(self, seconds: float) -> None:
-        """Do what can be done now, and wait for what comes first, for at most `seconds`. Errors of the metastore and
-        the bucket are raised.
+        """Do what can be done now, and wait for what comes first, for at most `seconds`. FencedError if the lease is
+        lost.
         """
         self._fetch_more()
         if self._is_due() and self._storing is None:
@@ -153,8 +162,10 @@ class Copying:
                 state.asked = tuple(copies[:PARTITIONS_PER_FETCH])
                 for copy in state.asked:
                     copy.fetched_at = now
-                wanted = max(ANSWER_BYTES // len(waiting), max(copy.bytes_max for copy in state.asked))
-                positions = [copy.position() for copy in state.asked]
+                room = ANSWER_BYTES // len(waiting)
+                each = room // len(state.asked)
+                wanted = max(room, max(copy.bytes_max for copy in state.asked))
+                positions = [copy.position(each) for copy in state.asked]
                 state.fetching = asyncio.create_task(self._source.fetch(leader, positions, wanted))
 
     async def _take(self, leader: int) -> None:
@@ -241,8 +252,9 @@ class Copying:
         self.is_over = True
         try:
             stored = storing.result()
-        except OutcomeUnknownError as error:
-            logger.warning("link does not know whether a file was appended: link=%s error=%s", self.link, error)
+        except (OutcomeUnknownError, RetryableError, NotFoundError) as error:
+            logger.warning("link could not append a file, its job begins again: link=%s error=%s", self.link, error)
+            self.has_failed = True
             return
         self.is_over = any(outcome is LinkedOutcome.LOST for outcome in stored.refused.values())
         now = self._clock.monotonic()

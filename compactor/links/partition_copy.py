@@ -78,15 +78,14 @@ class PartitionCopy:
         """Return whether it can be fetched now."""
         return self.leader != NO_LEADER and not self.is_recreated and now >= self.next_attempt_at
 
-    def position(self) -> Position:
-        """The place from which it is fetched: the log end, or the source's log start if that is above it."""
+    def position(self, room_bytes: int = 0) -> Position:
+        """The place from which it is fetched: the log end, or the source's log start if that is above it.
+        `room_bytes`: what it may add to the answer, if that is more than usual.
+        """
         offset = max(self.end, self.bounds.start)
-        is_known = offset == self.end
-        last_epoch = self.last_epoch if is_known else -1
-        row = self.row
-        return Position(
-            row.name, row.source_id, row.partition_index, offset, self.leader_epoch, last_epoch, self.bytes_max
-        )
+        last_epoch = self.last_epoch if offset == self.end else -1
+        row, most = self.row, max(self.bytes_max, room_bytes)
+        return Position(row.name, row.source_id, row.partition_index, offset, self.leader_epoch, last_epoch, most)
 
     def fail(self, problem: str, now: float) -> None:
         """Keep the reason why it is not copied, and wait before the next attempt."""

@@ -59,9 +59,9 @@ class LinkWorld:
 
     def __post_init__(self) -> None:
         self.threads = ThreadPoolExecutor(4)
-        opener = SourceOpener(Sealing(None), self.threads, lambda configs, threads: self.source)
-        metrics = LinkMetrics(self.registry)
-        self.copier = LinkCopier(self.metastore, self.store, opener, self.clock, random.Random(1), metrics)
+        self.opener = SourceOpener(Sealing(None), self.threads, lambda configs, threads: self.source)
+        self.metrics = LinkMetrics(self.registry)
+        self.copier = LinkCopier(self.metastore, self.store, self.opener, self.clock, random.Random(1), self.metrics)
 
     async def create(self, **configs: str) -> None:
         """Create the link."""
@@ -94,6 +94,10 @@ class LinkWorld:
         lease = Lease(self.metastore.jobs, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
         await self.copier.handle(job, lease)
         await self.metastore.jobs.finish_job(job.token)
+
+    def forget(self) -> None:
+        """What a process has in memory is gone with it."""
+        self.copier = LinkCopier(self.metastore, self.store, self.opener, self.clock, random.Random(2), self.metrics)
 
     async def report_source(self) -> None:
         """Let the link know its source's cluster id."""
