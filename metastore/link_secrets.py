@@ -1,6 +1,6 @@
 """Secrets of links, as the metadata log has them: sealed, under the link's name and the config's.
 
-Place: the request that sets configs of a link seals (agent/cluster/link_requests.py), the worker that copies opens
+Place: the request that sets configs of a link seals (agent/topics/links.py), the worker that copies opens
 (compactor/links).
 Invariant: a password or a private key is never in the log in clear. A reference (`${env:NAME}`, `${file:PATH}`) is no
 secret: it is stored as it is, and resolved where it is used. A sealed value opens only for the link and the config

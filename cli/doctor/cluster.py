@@ -21,6 +21,7 @@ from headrace.cli.doctor.agents import examine_addresses, examine_agents
 from headrace.cli.doctor.bucket_facts import BucketFacts, judge_backup, verdict_of
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding, of_postgres
+from headrace.cli.doctor.links import examine as examine_links
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import LOW_LATENCY_ENABLE
@@ -273,6 +274,7 @@ async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, 
             found += hint_low_latency(await flush_files(metastore.pool, SMALL_BYTES), settings.bucket or "")
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.life.known_bucket(), bucket_address(settings.bucket)))
+        found += await examine_links(metastore, image, clock.wall_ms())
         if facts is not None:
             found += await _compared(metastore, facts, in_force, clock)
     except HeadraceError as error:

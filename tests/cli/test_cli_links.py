@@ -157,7 +157,7 @@ def test_follow_ends_when_all_has_come_or_the_source_is_away() -> None:
 
 
 class Source:
-    """Stands for a cluster with two topics, which says no sizes."""
+    """A cluster with three topics, which says no sizes."""
 
     def metadata(self) -> list[Any]:
         partitions = [SimpleNamespace(partition_index=0, leader_id=1)]

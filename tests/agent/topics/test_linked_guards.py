@@ -71,7 +71,7 @@ async def world(fake_clock: ManualClock) -> World:
     return world
 
 
-async def test_produce_is_refused_for_good_with_the_links_name() -> None:
+async def test_produce_is_refused_with_the_links_name() -> None:
     async with ProduceWorld() as world:
         world.create_topic("orders", 1, link_name="old")
         world.create_topic("mine", 1)

@@ -200,7 +200,7 @@ async def test_promotion_is_asked_for_all_topics_or_some(world: World) -> None:
         assert refused.message == f"not copied by link 'old': {names[0]}"
 
 
-async def test_a_promotion_that_would_wait_for_ever_is_refused(world: World) -> None:
+async def test_a_promotion_of_a_paused_link_is_refused(world: World) -> None:
     world.api.add_link(link__state="paused")
     assert (await world.ask(LinkOp.PROMOTE)).message == "link 'old' has no linked topics"
     world.add_copy()
