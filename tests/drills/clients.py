@@ -44,8 +44,9 @@ class Gap:
 class DrillClients:
     """Threads, from `start` to `stop`. `errors`: what the libraries reported to their users, by name."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: str, *, idempotent: bool = True) -> None:
+        """`idempotent`: the producer. librdkafka's ends with an error where acknowledged batches are lost."""
+        self._bootstrap, self._idempotent = bootstrap, idempotent
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
         self.acknowledged: list[int] = []
@@ -112,7 +113,7 @@ class DrillClients:
             QUIET
             | {
                 "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
+                "enable.idempotence": self._idempotent,
                 "linger.ms": 0,
                 "error_cb": self._error,
             }

@@ -1,9 +1,10 @@
 """An operator's week in a quarter of an hour: `python -m tests.drills.operator_week [NAME ...]`.
 
 Every drill of tests/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
-clients), a backup that is restored, and the states in which nothing is lost and something is set wrong. Each drill is
-judged: it recovers without hands, no acknowledged record is missing, twice or out of order, and the operator saw what
-is expected (readiness, doctor, metrics, few log lines); each state by whether the doctor names its cause. The status is
+clients), backups that are restored, a standby that lacks the last seconds, and the states in which nothing is lost and
+something is set wrong. Each drill is judged: it recovers without hands, no acknowledged record is missing, twice or out
+of order (with a standby that is behind: each missing one is listed), and the operator saw what is expected (readiness,
+doctor, metrics, few log lines); each state by whether the doctor names its cause. The status is
 1 if one was not as it should be, or if all together took longer than MINUTES_MAX. docs/operate/DRILLS.md has a run.
 """
 
@@ -16,15 +17,21 @@ import time
 import traceback
 
 from load.machine_state import machine_state
-from tests.drills.restore import restore_drill
+from tests.drills.promotion import promotion_drill
+from tests.drills.restore import inline_restore_drill, restore_drill
 from tests.drills.run import run_drill
 from tests.drills.scripts import DRILLS
 from tests.drills.states import states_drill
 from tests.torture.small_disk import why_missing
 
 MINUTES_MAX = 15.0
-RESTORE, STATES = "restored", "states"
-EVERY = (*DRILLS, RESTORE, STATES)
+OTHERS = {
+    "restored": restore_drill,
+    "restored_inline": inline_restore_drill,
+    "promoted_behind": promotion_drill,
+    "states": states_drill,
+}
+EVERY = (*DRILLS, *OTHERS)
 
 
 def main() -> int:
@@ -53,7 +60,7 @@ def main() -> int:
 def _passes(name: str) -> bool:
     """Run one drill; one that raises has failed, and the others are run nevertheless."""
     try:
-        work = {RESTORE: restore_drill, STATES: states_drill}.get(name)
+        work = OTHERS.get(name)
         return asyncio.run(run_drill(name, _write) if work is None else work(_write))
     except Exception:
         _write(f"  FAILED   {traceback.format_exc()}")

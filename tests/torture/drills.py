@@ -61,6 +61,8 @@ class PostgresDrills:
         self.offences: list[str] = []
         self.starts: Callable[[], Sequence[int]] = lambda: [0] * len(links)
         """How often each agent was started."""
+        self.on_behind: Callable[[], Awaitable[None]] | None = None
+        """Called when a standby is behind, just before it is promoted."""
         self.counts_connections = False
         """Whether a drill counts connections to Postgres: then no other fault may end them."""
         self._servers = servers
@@ -253,6 +255,8 @@ class PostgresDrills:
     async def _fall_behind(self, standby: str) -> None:
         await asyncio.to_thread(self._servers.cut, standby)
         await asyncio.sleep(self._rng.uniform(*LAG_SECONDS))
+        if self.on_behind is not None:
+            await self.on_behind()
 
     async def _replace_by(self, standby: str, *, crash: bool) -> None:
         """The current server is gone at once, or when its successor is there."""
