@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 LATENCY = (0.0005, 0.006)
 BETWEEN_SECONDS = (0.005, 0.08)
+MINUTES_PACE = 20
+"""Factor on these pauses in schedules of minutes, in which clients send seldom."""
 LEASES_MS = (60, 300, 300, 2_000)
 AGAIN_SECONDS = (0.0, 0.3)
 CALM_SECONDS = 30.0
@@ -169,9 +171,9 @@ class SimulatedMover:
 
     async def run(self) -> None:
         """Jobs as long as things go wrong, several at a time, and turns of the slots."""
-        rng = self._rng
+        rng, pace = self._rng, MINUTES_PACE if self._world.plan.moves else 1
         while not self._world.is_calm:
-            await asyncio.sleep(rng.uniform(*BETWEEN_SECONDS))
+            await asyncio.sleep(pace * rng.uniform(*BETWEEN_SECONDS))
             kind = rng.choice((PLAN_COMPACTION.name, COMPACT.name, COMPACT.name, None))
             if kind is None or self._world.workers:
                 self._spawn(self._turn)
