@@ -22,9 +22,10 @@ from typing import NamedTuple
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.inline import NO_SLOT
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.file_id import new_file_id
+from headrace.storage.file_id import new_file_id, new_inline_file_id
 
 RECORDS = 10
 """Records of a batch."""
@@ -55,11 +56,14 @@ class CommittingAgent:
     rng: random.Random
     sequences: dict[int, int] = field(default_factory=dict)
 
-    def make(self, shape: Shape, keys: Sequence[int], batch_bytes: int) -> FileCommit:
-        """A file that the bucket might hold."""
+    def make(self, shape: Shape, keys: Sequence[int], batch_bytes: int, slot: int = NO_SLOT) -> FileCommit:
+        """A file that the bucket might hold; with a slot, an inline file of noise."""
         chosen = sorted(self.rng.sample(keys, min(shape.extents, len(keys))))
         batches = list(self._batches(shape, chosen, batch_bytes))
-        return FileCommit(new_file_id(time.time_ns() // 1_000_000, self.rng), len(batches) * batch_bytes, batches)
+        born_ms, size = time.time_ns() // 1_000_000, len(batches) * batch_bytes
+        if slot == NO_SLOT:
+            return FileCommit(new_file_id(born_ms, self.rng), size, batches)
+        return FileCommit(new_inline_file_id(born_ms, slot, self.rng), size, batches, self.rng.randbytes(size))
 
     def _batches(self, shape: Shape, keys: Sequence[int], batch_bytes: int) -> Iterator[StagedBatch]:
         now_ms = time.time_ns() // 1_000_000
@@ -101,6 +105,9 @@ class CommitterPlan:
     seconds: float
     report_seconds: float = 0.0
     """How often the worker prints the latencies since the last time, as a line; 0: once, at the end."""
+    batch_bytes: int = BATCH_BYTES
+    slot: int = NO_SLOT
+    """The slot of its files, which are inline; NO_SLOT: the bucket might hold them."""
 
 
 async def _work(plan: CommitterPlan) -> None:
@@ -116,7 +123,7 @@ async def _work(plan: CommitterPlan) -> None:
         each = CommittingAgent(number, store, agent, random.Random(f"committer {number}"))
         keys = _keys(plan, number, store.commit_shards)
         known = keys if not plan.any_partition else keys[: 10 * plan.extents]
-        await each.commit(each.make(Shape(len(known), 1, idempotent=True), known, BATCH_BYTES))
+        await each.commit(each.make(Shape(len(known), 1, idempotent=True), known, plan.batch_bytes))
         agents.append((each, known))
     gc.collect()
     gc.freeze()
@@ -148,7 +155,7 @@ async def _commit(
 ) -> None:
     due = time.monotonic() + (agent.rng.uniform(0, PACE_SECONDS[1]) if plan.paced else 0)
     while True:
-        file = agent.make(shape, keys, BATCH_BYTES)
+        file = agent.make(shape, keys, plan.batch_bytes, plan.slot)
         if plan.paced:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due, time.monotonic()) + agent.rng.uniform(*PACE_SECONDS)
