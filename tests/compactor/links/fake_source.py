@@ -83,7 +83,7 @@ class FakeSource:
         self.fetches += 1
         parts = [self.spoil(self._fetched(each)) for each in positions]
         if not any(part.records for part in parts):
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
         self._answer()
         return FetchAnswer(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,7 @@ from tests.metastore.sessions import claim
 
 LINK = "old"
 LEASE_MS = 60_000
+RUNS_MAX = 200
 
 
 class FastClock(SystemClock):
@@ -94,6 +96,14 @@ class LinkWorld:
         lease = Lease(self.metastore.jobs, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
         await self.copier.handle(job, lease)
         await self.metastore.jobs.finish_job(job.token)
+
+    async def run_until(self, holds: Callable[[list[LinkedProgress]], bool]) -> list[LinkedProgress]:
+        """Run jobs until this holds of the partitions: how much one does is a matter of the machine."""
+        for _ in range(RUNS_MAX):
+            await self.run()
+            if holds(found := await self.progress()):
+                return found
+        raise AssertionError(found)
 
     def forget(self) -> None:
         """What a process has in memory is gone with it."""
