@@ -53,8 +53,8 @@ $(STAMP):
 	@$(BIN)/python -m compileall -q $(CURDIR)/src/headrace $(CURDIR)/src/headrace/*/  # as pip does with what is not -e
 	@rm -f $(VENV)/.installed-*; touch $@
 
-demo: setup ## two agents, a real data set through real clients, one agent killed half-way
-	@$(BIN)/python -m load.demo
+demo: setup ## two agents, a real data set through real clients, one agent killed half-way: make demo [FLAGS="--bucket s3://…"]
+	@$(BIN)/python -m load.demo $(FLAGS)
 
 demo-growth: setup ## topics grow, shrink, double and halve under load, order per key checked
 	@$(BIN)/python -m tests.growth

@@ -13,6 +13,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -124,8 +125,8 @@ def _run(args: argparse.Namespace) -> int:
         }
     if args.config:
         passed_on["config"] = str(args.config)
-    elif settings.bucket.startswith("s3://") and declared()[LOW_LATENCY_ENABLE].environment not in os.environ:
-        passed_on.setdefault(LOW_LATENCY_ENABLE, "true")  # its Postgres is next to it, and the bucket is not
+    elif _has_low_latency(settings.bucket, passed_on):
+        settings = msgspec.structs.replace(settings, low_latency_enable=True)
     if args.tables:
         require_tables()
         passed_on |= _own_catalog(settings, data_dir)
@@ -136,6 +137,13 @@ def _run(args: argparse.Namespace) -> int:
     _make_private(data_dir / "postgres")
     with EmbeddedPostgres(data_dir / "postgres") as url:
         return _serve(settings, url, data_dir, args.agents, passed_on)
+
+
+def _has_low_latency(bucket: str, passed_on: Mapping[str, str]) -> bool:
+    """Return whether a new cluster keeps small files in its Postgres first: the bucket is far, Postgres is next to it.
+    Not if a flag or the environment says something."""
+    is_said = LOW_LATENCY_ENABLE in passed_on or declared()[LOW_LATENCY_ENABLE].environment in os.environ
+    return bucket.startswith("s3://") and not is_said
 
 
 def _make(data_dir: Path) -> None:

@@ -1,5 +1,8 @@
 """`make demo`: start two agents, produce and consume the flights, kill one agent, check everything.
 
+On S3: `make demo FLAGS="--bucket s3://name/prefix"`, and HEADRACE_S3_ENDPOINT for a store that is not AWS's. As every
+`headrace dev` on S3 it keeps small files in Postgres first.
+
 Exit status 1 when a record is missing, doubled, changed or out of order.
 """
 
@@ -32,6 +35,7 @@ def main() -> int:
     """Run the demo; 0 when every check passes."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".demo"))
+    parser.add_argument("--bucket", help="s3://name/prefix in the place of a directory")
     parser.add_argument("--limit", type=int, default=None, help="only this many flights")
     parser.add_argument("--rate", type=int, default=20_000, help="records per second")
     args = parser.parse_args()
@@ -40,17 +44,23 @@ def main() -> int:
     shutil.rmtree(args.data_dir, ignore_errors=True)
     console.print("loading the data set: every flight that left New York City in 2013")
     rows = list(records(args.limit))
-    console.print(f"starting Postgres, a directory bucket and two agents under {args.data_dir}/")
-    flags: dict[str, object] = {
-        "broker.session.timeout.ms": 3_000,
-        "broker.heartbeat.interval.ms": 500,
-        "group.initial.rebalance.delay.ms": 500,
-    }
-    with DevServer(args.data_dir, agents=2, settings=flags) as server:
+    bucket = args.bucket or "a directory bucket"
+    console.print(f"starting Postgres, {bucket} and two agents under {args.data_dir}/")
+    with DevServer(args.data_dir, agents=2, settings=settings(args.bucket)) as server:
         produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
         status = report(console, server, produced, consumed, len(rows))
     console.print("to look around: headrace dev --agents 2, and headrace console -b 127.0.0.1:9092 in another terminal")
     return status
+
+
+def settings(bucket: str | None) -> dict[str, object]:
+    """Return what `headrace dev` is started with."""
+    found: dict[str, object] = {
+        "broker.session.timeout.ms": 3_000,
+        "broker.heartbeat.interval.ms": 500,
+        "group.initial.rebalance.delay.ms": 500,
+    }
+    return found | {"bucket": bucket} if bucket else found
 
 
 async def _run(
