@@ -16,11 +16,18 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 
+from prometheus_client import Counter
+
 from headrace.metastore.api.inline import InlineApi, InlineRange
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import SEGMENTS, born_ms, file_id_of, is_inline
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore, StoreDecorator, check_inside, check_range
 
+READ_BYTES = Counter(
+    "headrace_inline_read_bytes_total",
+    "Bytes of small files that this process read from the metastore, for merges and for readers: they cross zones if"
+    " Postgres is in another one",
+)
 RANGES_MAX = 256
 BYTES_MAX = 4 << 20
 STATEMENTS_MAX = 2
@@ -115,6 +122,7 @@ class InlineStore(StoreDecorator):
             if not isinstance(error, HeadraceError):
                 raise
             return
+        READ_BYTES.inc(sum(map(len, filter(None, bodies))))
         for read, body in zip(reads, bodies, strict=True):
             if not read.future.done():
                 read.future.set_result(body)
