@@ -44,10 +44,10 @@ class BoundedCluster(KafkaCluster):
             raise UnavailableError("the cluster did not answer in time")
         return super().ask(api_key, request, node_id)
 
-    def _connect(self, address: tuple[str, int]) -> socket.socket:
+    def _connect(self, node_id: int, address: tuple[str, int]) -> socket.socket:
         if self.seconds_left <= 0:
             raise TimeoutError("no time is left")
-        return super()._connect(address)
+        return super()._connect(node_id, address)
 
 
 class ClusterLink:
