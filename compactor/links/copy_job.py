@@ -14,15 +14,14 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from headrace.compactor.links.copying import Copying
+from headrace.compactor.links.copying import Copying, Pace
 from headrace.compactor.links.kafka_source import open_source
-from headrace.compactor.links.looks import Looks
+from headrace.compactor.links.looks import Looks, LookTerms
 from headrace.compactor.links.metrics import LinkMetrics
-from headrace.compactor.links.pace import Pace
 from headrace.compactor.links.source import Source
 from headrace.compactor.links.storing import LinkStore
 from headrace.config.errors import ConfigError
-from headrace.config.link_configs import FENCES, MAX_RATE, is_paused, value_of
+from headrace.config.link_configs import FENCES, MAX_RATE, WATCH_MS, is_paused, value_of
 from headrace.jobs.kinds import LINK_COPY
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job, NewJob
@@ -139,17 +138,13 @@ class _Run:
         pace = Pace(int(value_of(self._configs, MAX_RATE)) / self._part.shares)
         copying = Copying(self._link, source, stored, clock, pace, metrics)
         known = {each.link: each.cluster_id for each in await metastore.links.link_sources()}
-        looks = Looks(
-            copying,
-            source,
-            metastore.links,
-            metastore.retention,
-            token,
-            clock,
-            wants=lambda row: row.partition_key % self._part.shares == self._part.share,
-            cluster_id=known.get(self._link, ""),
-            fences=value_of(self._configs, FENCES) == "true",
+        terms = LookTerms(
+            lambda row: row.partition_key % self._part.shares == self._part.share,
+            known.get(self._link, ""),
+            value_of(self._configs, FENCES) == "true",
+            int(value_of(self._configs, WATCH_MS)) / 1000,
         )
+        looks = Looks(copying, metastore.links, metastore.retention, token, terms)
         try:
             while clock.monotonic() - began < RUN_SECONDS and not copying.is_over:
                 if self._is_due("look", LOOK_SECONDS) and not await self._look(copying, looks):
@@ -158,6 +153,7 @@ class _Run:
                 await copying.step(TICK_SECONDS)
                 if self._is_due("report", REPORT_SECONDS):
                     await looks.at_promotions()
+                    metrics.late.labels(self._link).inc(await looks.at_late_records())
                     await looks.move_log_starts()
                     await looks.report()
                     metrics.show((self._link, self._lease.job.key), copying.copies.values(), clock.monotonic())
@@ -175,7 +171,7 @@ class _Run:
             return False
         await looks.at_rows()
         copying.needs_look = True
-        return bool(copying.copies)
+        return bool(copying.copies) or looks.watches
 
     async def _look_at_source(self, copying: Copying, looks: Looks) -> None:
         """Look at the source where something is not known."""

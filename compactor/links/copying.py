@@ -28,7 +28,6 @@ from kio.schema.errors import ErrorCode
 from headrace.compactor.links.chunks import BATCH_BYTES_MAX, Chunk, make_chunk, tiles
 from headrace.compactor.links.files import LinkFile
 from headrace.compactor.links.metrics import LinkMetrics
-from headrace.compactor.links.pace import Pace
 from headrace.compactor.links.partition_copy import OWN_PRODUCER, PartitionCopy
 from headrace.compactor.links.source import NO_LEADER, FetchAnswer, Fetched, Source
 from headrace.compactor.links.storing import LinkStore, Stored
@@ -69,6 +68,23 @@ LOOK_AGAIN = frozenset(
 """Another broker leads, or the topic is another one: the next look at the source says so."""
 
 
+class Pace:
+    """How fast a share of a link reads. `bytes_per_s` 0: no limit."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def may_go(self, now: float) -> bool:
+        """Return whether more may be read."""
+        return now >= self._free_at
+
+    def took(self, size_bytes: int, now: float) -> None:
+        """Count what was read."""
+        if self._bytes_per_s:
+            self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_s
+
+
 @dataclass
 class LeaderState:
     """One broker of the source: what it is asked now, and when it may be asked again."""
@@ -92,7 +108,8 @@ class Copying:
         """Whether metastore or bucket is the reason: the next job should not begin at once."""
         self.needs_look = True
         """Whether leaders have to be looked up again."""
-        self._source, self._store, self._clock, self._pace, self._metrics = source, store, clock, pace, metrics
+        self.source, self.clock = source, clock
+        self._store, self._pace, self._metrics = store, pace, metrics
         self._leaders: defaultdict[int, LeaderState] = defaultdict(LeaderState)
         self._file, self._opened_at = LinkFile(), 0.0
         self._storing: asyncio.Task[Stored] | None = None
@@ -136,7 +153,7 @@ class Copying:
 
     def fail_source(self, error: HeadraceError, copies: tuple[PartitionCopy, ...]) -> None:
         """The source did not answer, or not well: these partitions wait."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._metrics.source_failures.labels(self.link).inc()
         for copy in copies:
             copy.fail(f"the source: {error}", now)
@@ -148,7 +165,7 @@ class Copying:
 
     def _fetch_more(self) -> None:
         """Send a fetch to each leader that may be asked."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if (self._file.is_full and self._storing is not None) or not self._pace.may_go(now):
             return
         waiting = defaultdict[int, list[PartitionCopy]](list)
@@ -166,7 +183,7 @@ class Copying:
                 each = room // len(state.asked)
                 wanted = max(room, max(copy.bytes_max for copy in state.asked))
                 positions = [copy.position(each) for copy in state.asked]
-                state.fetching = asyncio.create_task(self._source.fetch(leader, positions, wanted))
+                state.fetching = asyncio.create_task(self.source.fetch(leader, positions, wanted))
 
     async def _take(self, leader: int) -> None:
         """Take what a leader answered."""
@@ -174,7 +191,7 @@ class Copying:
         fetching, state.fetching = state.fetching, None
         asked, state.asked = state.asked, ()
         assert fetching is not None
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         try:
             answer = fetching.result()
         except (HeadraceError, asyncio.CancelledError) as error:
@@ -193,7 +210,7 @@ class Copying:
 
     async def _take_part(self, copy: PartitionCopy, part: Fetched) -> None:
         """Take a partition's part of an answer: the next chunk, or the reason why there is none."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         try:
             if not self._is_readable(copy, part):
                 return
@@ -245,7 +262,7 @@ class Copying:
 
     def _is_due(self) -> bool:
         """Return whether the open file is stored now."""
-        return self._file.is_full or (bool(self._file) and self._clock.monotonic() - self._opened_at >= FILE_SECONDS)
+        return self._file.is_full or (bool(self._file) and self.clock.monotonic() - self._opened_at >= FILE_SECONDS)
 
     def _note_stored(self, storing: asyncio.Task[Stored]) -> None:
         """Note what became of a file. The job is over if that is not sure."""
@@ -257,7 +274,7 @@ class Copying:
             self.has_failed = True
             return
         self.is_over = any(outcome is LinkedOutcome.LOST for outcome in stored.refused.values())
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for key, outcome in stored.refused.items():
             if outcome is LinkedOutcome.OWN_PRODUCER and key in self.copies:
                 self.is_over = True
@@ -277,7 +294,7 @@ class Copying:
         waits: set[asyncio.Task[Any]] = {state.fetching for state in self._leaders.values() if state.fetching}
         if self._storing is not None:
             waits.add(self._storing)
-        waits.add(tick := asyncio.create_task(_sleep(self._clock.sleep(seconds))))
+        waits.add(tick := asyncio.create_task(_sleep(self.clock.sleep(seconds))))
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         tick.cancel()
 

@@ -1,4 +1,4 @@
-"""Collect chunks of a link's partitions for one segment file, and lay them out.
+"""Collect chunks of a link's partitions, and make one segment file of them.
 
 Place: between the chunks (chunks.py) and their storing (storing.py). Pure.
 Invariant: the chunks of a partition continue each other; the file has them in the order of a segment file, with real

@@ -12,18 +12,17 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.compactor.links.copying import Copying
 from headrace.compactor.links.partition_copy import OWN_PRODUCER, PartitionCopy
 from headrace.compactor.links.producers import ProducerState, copied
-from headrace.compactor.links.source import NO_LEADER, Source, SourceProducer, SourceTopic, TopicIndex
+from headrace.compactor.links.source import NO_LEADER, Bounds, SourceProducer, SourceTopic, TopicIndex
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.links import LinkApi, LinkedPartition, Promotion
 from headrace.metastore.api.retention import LogStartTarget, RetentionApi
-from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError
 
 logger = logging.getLogger(__name__)
@@ -34,35 +33,40 @@ PRODUCERS_PER_CALL = 1_000
 EXTENTS_PER_MOVE = 1_000
 
 
+class LookTerms(NamedTuple):
+    """What a job's looks have to know."""
+
+    wants: Callable[[LinkedPartition], bool]
+    """Tells the job's partitions from those of other shares."""
+    cluster_id: str
+    """The source's, as the link knows it; empty before the first report."""
+    fences: bool
+    """Whether writes are denied at the source before a promotion."""
+    watch_seconds: float
+    """How long the source of a promoted topic is watched for records that come too late, by the job that copied it."""
+
+
 class Looks:
-    """The looks of one job. `wants` tells its partitions from those of other shares; `cluster_id`: of the source as the
-    link knows it, empty before the first report.
-    """
+    """The looks of one job."""
 
     def __init__(
-        self,
-        copying: Copying,
-        source: Source,
-        links: LinkApi,
-        retention: RetentionApi,
-        token: JobToken,
-        clock: Clock,
-        *,
-        wants: Callable[[LinkedPartition], bool],
-        cluster_id: str,
-        fences: bool,
+        self, copying: Copying, links: LinkApi, retention: RetentionApi, token: JobToken, terms: LookTerms
     ) -> None:
-        self._copying, self._source, self._links, self._retention = copying, source, links, retention
-        self._token, self._clock, self._wants, self._cluster_id = token, clock, wants, cluster_id
-        self._fences = fences
+        self._copying, self._links, self._retention = copying, links, retention
+        self._source, self._clock = copying.source, copying.clock
+        self._token, (self._wants, self._cluster_id, self._fences, self._watch_seconds) = token, terms
         self._fenced: set[str] = set()
+        self._watched: dict[TopicIndex, tuple[PartitionCopy, float]] = {}
+        """Partitions of promoted topics, and until when they are watched."""
 
     async def at_rows(self) -> None:
         """Take new partitions, drop those that are linked no more, hear of promotions."""
         copies, now = self._copying.copies, self._clock.monotonic()
         rows = {row.partition_key: row for row in filter(self._wants, await self._links.linked_partitions(self._link))}
         for key in copies.keys() - rows.keys():
-            del copies[key]
+            gone = copies.pop(key)
+            if gone.row.promotion is not Promotion.NONE and not self._fences:
+                self._watched[gone.place] = gone, now + self._watch_seconds
         for key, row in rows.items():
             if key in copies:
                 copies[key].row = row
@@ -91,7 +95,7 @@ class Looks:
             self._take_topic(copy, topics.get(copy.row.name))
 
     async def at_bounds(self) -> None:
-        """Ask where partitions are whose offset the source does not have."""
+        """Ask for the ends of partitions if the source does not have the offset."""
         wanted = [copy for copy in self._all() if copy.needs_bounds and copy.leader != NO_LEADER]
         for leader, copies in _by_leader(wanted):
             await self._guarded(copies, self._ask_bounds(leader, copies))
@@ -129,6 +133,33 @@ class Looks:
         ]
         for leader, copies in _by_leader(due):
             await self._guarded(copies, self._make_ready(leader, copies))
+
+    async def at_late_records(self) -> int:
+        """Look for records that came to sources of promoted topics: they are in no copy. How many are new."""
+        now, late = self._clock.monotonic(), 0
+        self._watched = {place: watched for place, watched in self._watched.items() if now < watched[1]}
+        for leader, copies in _by_leader(copy for copy, _ in self._watched.values() if copy.leader != NO_LEADER):
+            bounds: dict[TopicIndex, Bounds] = {}
+            with contextlib.suppress(HeadraceError):
+                bounds = await self._source.bounds(leader, dict.fromkeys((copy.place for copy in copies), -1))
+            for copy in copies:
+                end = bounds.get(copy.place, Bounds()).end
+                if end > max(copy.end, copy.stored_end):
+                    logger.warning(
+                        "records came to the source after the promotion: link=%s topic=%s partition=%d offsets=%d-%d",
+                        self._link,
+                        *copy.place,
+                        copy.end,
+                        end - 1,
+                    )
+                    late += end - copy.end
+                    copy.end = end
+        return late
+
+    @property
+    def watches(self) -> bool:
+        """Whether sources of promoted topics are watched."""
+        return bool(self._watched)
 
     async def move_log_starts(self) -> None:
         """Let our log starts follow the source's, as far as the copy has come."""

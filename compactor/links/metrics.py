@@ -48,6 +48,12 @@ class LinkMetrics:
             ["link"],
             registry=registry,
         )
+        self.late = Counter(
+            "headrace_link_late_records",
+            "Offsets that came to the source of a topic after its promotion, while it was watched: they are in no copy",
+            ["link"],
+            registry=registry,
+        )
         self.source_failures = Counter(
             "headrace_link_source_failures",
             "Requests to the source of a link that failed",

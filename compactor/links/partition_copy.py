@@ -30,7 +30,7 @@ class PartitionCopy:
 
     row: LinkedPartition
     moved_at: float
-    """When the copy last grew, or had nothing to copy."""
+    """The time when the copy last grew, or had nothing to copy."""
     end: int = 0
     stored_end: int = 0
     last_epoch: int = -1
@@ -39,7 +39,7 @@ class PartitionCopy:
     leader: int = NO_LEADER
     leader_epoch: int = -1
     current_at: float = 0.0
-    """When the copy last had all that the source had, as far as this worker knows."""
+    """The time when the copy last had all that the source had, as far as this worker knows."""
     problem: str = ""
     ready_end: int = -1
     """The end of source and copy at which all states of producers were added; -1: none."""
@@ -116,7 +116,7 @@ class PartitionCopy:
         return self.bounds.end > self.end and now - self.moved_at >= STALL_SECONDS and now >= self.next_attempt_at
 
     def report(self) -> PartitionReport:
-        """What people, and the controller, hear of it."""
+        """Return what people, and the controller, hear of it."""
         start, end, stable, _ = self.bounds
         is_ready = not self.problem and self.stored_end == end == stable == self.ready_end
         return PartitionReport(self.row.partition_key, start, end, stable, is_ready, self.lost, self.problem)

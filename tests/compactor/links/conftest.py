@@ -9,6 +9,6 @@ from tests.metastore.sessions import Session, session
 
 @pytest.fixture
 async def raw(metastore_url: str) -> AsyncIterator[Session]:
-    """A session of its own, for what no operation of the metastore shows."""
+    """A session for what no operation of the metastore shows."""
     async with session(metastore_url) as found:
         yield found

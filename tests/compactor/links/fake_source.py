@@ -140,7 +140,7 @@ def _producers(log: SourceLog) -> list[SourceProducer]:
 
 
 def _diverging(log: SourceLog, position: Position) -> tuple[int, int] | None:
-    """Where the log's end of this epoch is below the position (KIP-595)."""
+    """Return the log's end of this epoch if it is below the position (KIP-595)."""
     same = [batch for batch in log.batches if batch.leader_epoch <= position.last_epoch]
     later = [batch for batch in log.batches if batch.leader_epoch > position.last_epoch]
     end = later[0].base if later else log.end

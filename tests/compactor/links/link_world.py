@@ -106,7 +106,7 @@ class LinkWorld:
         raise AssertionError(found)
 
     def forget(self) -> None:
-        """What a process has in memory is gone with it."""
+        """Lose what the process has in memory."""
         self.copier = LinkCopier(self.metastore, self.store, self.opener, self.clock, random.Random(2), self.metrics)
 
     async def report_source(self) -> None:
@@ -120,7 +120,7 @@ class LinkWorld:
         return await self.metastore.links.linked_progress()
 
     async def records(self, partition_key: int) -> list[Record]:
-        """What is stored of a partition, from its log start on; its extents have no gap."""
+        """Return what is stored of a partition, from its log start on; its extents have no gap."""
         (found,) = await self.metastore.index.find_extents([ExtentQuery(partition_key, 0, 1 << 40)])
         next_offset = None
         records: list[Record] = []

@@ -1,4 +1,4 @@
-"""The job that copies a link's partitions, on the real metastore: what the source has, once, whatever it does."""
+"""The job that copies a link's partitions, on the real metastore: what the source has, each record once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _filled(number: int) -> SourceLog:
 
 
 def _is_whole(world: LinkWorld) -> Callable[[list[LinkedProgress]], bool]:
-    """Whether every partition ends, and begins, where its source does."""
+    """Return whether every partition ends, and begins, where its source does."""
 
     def holds(progress: list[LinkedProgress]) -> bool:
         logs = [world.source.topics[each.topic].logs[each.partition_index] for each in progress]
@@ -194,6 +194,28 @@ async def test_a_copy_is_ready_when_it_has_all_and_the_producers(world: LinkWorl
     assert found == [(99, 4, 8)]
 
 
+async def test_records_that_come_after_a_promotion_are_counted(
+    world: LinkWorld, patch: Patch, caplog: pytest.LogCaptureFixture, raw: Session
+) -> None:
+    patch.replace(copy_job, "RUN_SECONDS", 4_000.0)
+    patch.replace(copy_job, "LOOK_SECONDS", 1.0)
+    await world.create(link__watch__ms="100000")
+    topic = await world.add("orders", _filled(0))
+    (progress,) = await world.progress()
+    await world.metastore.links.ask_promotion([progress.topic_id], force=False)
+    running = asyncio.create_task(world.run())
+    for _ in range(100_000):
+        if (await world.progress())[0].is_ready:
+            break
+    head = await world.metastore.cluster.metadata_head()
+    assert await world.metastore.links.promote_topics(world.controller_epoch, head, [progress.topic_id], ["orders"])
+    end = topic.logs[0].end
+    topic.logs[0].append(5)
+    await asyncio.wait_for(running, 60)
+    (line,) = [each.getMessage() for each in caplog.records if "after the promotion" in each.getMessage()]
+    assert f"topic=orders partition=0 offsets={end}-{end + 4}" in line
+
+
 async def test_writes_are_denied_before_a_promotion_that_asks_for_it(world: LinkWorld) -> None:
     await world.create(link__fence__source="true")
     await world.add("orders", _filled(0))
@@ -204,7 +226,7 @@ async def test_writes_are_denied_before_a_promotion_that_asks_for_it(world: Link
     assert world.source.denied == {"orders"}
 
 
-async def test_shares_copy_partitions_of_their_own(world: LinkWorld) -> None:
+async def test_each_share_copies_other_partitions(world: LinkWorld) -> None:
     await world.add("orders", _filled(0), _filled(20), _filled(40))
     await world.run(share=1, shares=2)
     assert all(each.partition_key % 2 for each in await world.progress() if each.high_watermark)

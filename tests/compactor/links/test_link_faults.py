@@ -24,7 +24,7 @@ pytestmark = pytest.mark.requirement("X14")
 
 Call = Callable[..., Awaitable[Any]]
 _workers = itertools.count()
-"""Each job is another one: a worker that was killed still has the lease of its own."""
+"""Each job is another one: a worker that was killed still has its lease."""
 
 
 class Faults:

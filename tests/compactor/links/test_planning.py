@@ -1,4 +1,4 @@
-"""Which jobs a link has, and what its source is found to have."""
+"""Jobs that a link has, and topics that its source is found to have."""
 
 from __future__ import annotations
 
