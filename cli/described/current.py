@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.acls import Acl, SecurityDisabledError, WantedAcls, list_acls
-from headrace.cli.client.features import is_headrace
+from headrace.cli.client.features import is_headrace, list_features
 from headrace.cli.client.quotas import list_quotas
 from headrace.cli.client.users import list_users
 from headrace.cli.configs import BROKER, describe_configs, describe_topics
-from headrace.cli.described.state import ClusterAbilities, ClusterState, ObjectKind, TopicState, UserState
+from headrace.cli.described.state import ClusterAbilities, ClusterState, LinkConfigs, ObjectKind, TopicState, UserState
+from headrace.config.link_configs import ACTIVE, LINK_NAME, OWN, STATE
+from headrace.metastore.api.agents import CLUSTER_LINKS
 from headrace.protocol.client.cluster import KafkaCluster, require
+from headrace.protocol.link_requests import LinkOp, LinkRequest
 
 SET_FOR_TOPIC, SET_FOR_ALL_BROKERS, DEFAULT = 1, 3, 5
 """Kafka's ConfigSource of values that were set for the topic, for the whole cluster, or not at all."""
@@ -47,6 +50,7 @@ def read_cluster(
     A cluster without an authorizer has no ACLs. `cluster_configs`: configs of the cluster that are in the result also
     with their default: Headrace does not list a value that was set and is the default.
     """
+    has_links = any(each.feature == CLUSTER_LINKS for each in list_features(cluster)[1])
     topics, inherited = _topics(cluster, configs_of) if ObjectKind.TOPIC in kinds else ({}, {})
     has_acls = True
     acls: frozenset[Acl] = frozenset()
@@ -67,9 +71,25 @@ def read_cluster(
             **_defaults(cluster, set(cluster_configs) - {str(each.name) for each in found}),
             **{str(each.name): str(each.value or "") for each in of_cluster if not each.is_sensitive},
         },
+        _links(cluster) if ObjectKind.LINK in kinds and has_links else {},
     )
     secret = frozenset(str(each.name) for each in found if each.is_sensitive)
-    return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret))
+    return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret, has_links))
+
+
+def _links(cluster: KafkaCluster) -> dict[str, LinkConfigs]:
+    """The links, without what only the agents set."""
+    found = cluster.links(LinkRequest(op=LinkOp.LIST)).links
+    return {
+        link.name: {
+            name: value for name, value in link.configs.items() if name not in OWN and not _is_default(name, value)
+        }
+        for link in found
+    }
+
+
+def _is_default(name: str, value: str | None) -> bool:
+    return name == STATE and value == ACTIVE
 
 
 def _defaults(cluster: KafkaCluster, names: Collection[str]) -> dict[str, str]:
@@ -102,6 +122,7 @@ def _topics(
     states = {}
     for name, partitions in listed.items():
         own = {str(c.name): str(c.value) for c in configs.get(name, ()) if c.config_source == SET_FOR_TOPIC}
+        own.pop(LINK_NAME, None)  # of a copy: the link's, not the topic's
         factor = min((len(partition.replica_nodes) for partition in partitions), default=0)
         states[name] = TopicState(len(partitions), factor, own)
     return states, {name: _inherited(found) for name, found in configs.items()}

@@ -32,8 +32,11 @@ from headrace.cli.described.state import (
     Risk,
     TopicState,
 )
+from headrace.config.link_configs import STATE
 
 FOREVER = -1
+IS_SET = "(set)"
+"""In place of a secret of a link that is set: no cluster shows it, so it counts as the described one."""
 _LIMITS = frozenset(
     (
         "retention.ms",
@@ -116,12 +119,14 @@ class _Turn(enum.IntEnum):
     ALLOWED = 3
     USERS = 4
     TOPICS = 5
-    NO_LONGER_ALLOWED = 6
-    USERS_DELETED = 7
-    NO_LONGER_DENIED = 8
-    QUOTAS_DELETED = 9
-    CONFIGS_DELETED = 10
-    TOPICS_DELETED = 11
+    LINKS = 6
+    NO_LONGER_ALLOWED = 7
+    USERS_DELETED = 8
+    NO_LONGER_DENIED = 9
+    QUOTAS_DELETED = 10
+    CONFIGS_DELETED = 11
+    LINKS_DELETED = 12
+    TOPICS_DELETED = 13
 
 
 def make_plan(
@@ -136,6 +141,7 @@ def make_plan(
         *_users(wanted, current, wishes),
         *_quotas(wanted, current, wishes),
         *_configs(wanted, current, wishes, facts, refusals),
+        *_links(wanted, current, wishes, facts, refusals),
     ]
     return ApplyPlan(tuple(sorted(steps, key=lambda step: (_turn(step), step.name))), tuple(refusals))
 
@@ -263,6 +269,31 @@ def _configs(
             yield ApplyStep(Action.DELETE, ObjectKind.CONFIG, change.field, (change,), risk)
 
 
+def _links(
+    wanted: ClusterState, current: ClusterState, wishes: Wishes, facts: ClusterAbilities, refusals: list[RefusedChange]
+) -> Iterator[ApplyStep]:
+    """Compare links without what an operator changes while they run: whether they are paused, if no file says it."""
+    if wanted.links and not facts.has_links:
+        reason = "the cluster cannot copy topics of others: it is no Headrace, or its agents are older"
+        refusals.append(RefusedChange(ObjectKind.LINK, min(wanted.links), reason))
+        return
+    for name, configs in wanted.links.items():
+        found = current.links.get(name)
+        shown = {key: value for key, value in (found or {}).items() if key != STATE or STATE in configs}
+        before = {key: IS_SET if value is None else value for key, value in shown.items()}
+        after = {key: _described(value, before.get(key)) for key, value in configs.items()}
+        if changes := tuple(_changed(after, before)):
+            yield ApplyStep(Action.CREATE if found is None else Action.ALTER, ObjectKind.LINK, name, changes)
+    yield from _pruned(wishes, ObjectKind.LINK, current.links.keys() - wanted.links.keys())
+
+
+def _described(value: str | None, before: str | None) -> str:
+    """Return a described value of a link's config, for the comparison with what the cluster shows."""
+    if value is None:
+        return before or IS_SET
+    return IS_SET if before == IS_SET else value
+
+
 def _changed(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[FieldChange]:
     for name in sorted(wanted.keys() | found.keys()):
         before, after = found.get(name), wanted.get(name)
@@ -300,5 +331,6 @@ def _turn(step: ApplyStep) -> _Turn:
         ObjectKind.QUOTA: (_Turn.QUOTAS, _Turn.QUOTAS_DELETED),
         ObjectKind.USER: (_Turn.USERS, _Turn.USERS_DELETED),
         ObjectKind.TOPIC: (_Turn.TOPICS, _Turn.TOPICS_DELETED),
+        ObjectKind.LINK: (_Turn.LINKS, _Turn.LINKS_DELETED),
     }[step.kind]
     return last if deletes else first

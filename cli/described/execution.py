@@ -31,6 +31,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.load import resolved
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import KafkaCluster, require
+from headrace.protocol.link_requests import LinkOp, LinkRequest
 from headrace.storage.errors import HeadraceError, InvalidError
 
 ALTER_OPERATION, DELETE_OPERATION = 7, 6
@@ -41,7 +42,7 @@ _NOT_SAID = -(2**31)
 def why_not_allowed(cluster: KafkaCluster, steps: Sequence[ApplyStep]) -> list[tuple[ApplyStep, str]]:
     """Return the steps that need a right which the caller lacks, and the right."""
     failed = []
-    of_cluster = [step for step in steps if step.kind in (ObjectKind.ACL, ObjectKind.USER)]
+    of_cluster = [step for step in steps if step.kind in (ObjectKind.ACL, ObjectKind.USER, ObjectKind.LINK)]
     if of_cluster and not _holds(_of_cluster(cluster), ALTER_OPERATION):
         failed += [
             (step, "refused: cluster_authorization_failed: it needs ALTER on the cluster") for step in of_cluster
@@ -123,7 +124,7 @@ def run_steps(
 
 def _check(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState) -> Callable[[], None] | None:
     """Return the step as a request that changes nothing; None if there is no such request."""
-    if step.action is Action.DELETE and step.kind is not ObjectKind.CONFIG:
+    if step.action is Action.DELETE and step.kind not in (ObjectKind.CONFIG, ObjectKind.LINK):
         return None
     if step.kind is ObjectKind.TOPIC:
         if step.action is Action.CREATE:
@@ -134,6 +135,8 @@ def _check(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState) -> Call
             return functools.partial(add_partitions, cluster, str(step.key), _count(step), validate_only=True)
     if step.kind is ObjectKind.CONFIG:
         return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
+    if step.kind is ObjectKind.LINK:
+        return functools.partial(_change_link, cluster, step, validate_only=True)
     if step.kind is ObjectKind.QUOTA:
         return functools.partial(_change_quotas, cluster, step, validate_only=True)
     return None
@@ -152,6 +155,8 @@ def _run(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState, passwords
             change_configs(cluster, _resource(step), _changes(step))
         case ObjectKind.QUOTA:
             _change_quotas(cluster, step)
+        case ObjectKind.LINK:
+            _change_link(cluster, step)
         case ObjectKind.ACL:
             assert isinstance(step.key, Acl)
             if deletes:
@@ -187,6 +192,13 @@ def _change_quotas(cluster: KafkaCluster, step: ApplyStep, *, validate_only: boo
     limits = {change.field: float(change.after) for change in step.changes if change.after is not None}
     removed = [change.field for change in step.changes if change.after is None]
     change_quotas(cluster, step.key, limits, removed, validate_only=validate_only)  # type: ignore[arg-type]
+
+
+def _change_link(cluster: KafkaCluster, step: ApplyStep, *, validate_only: bool = False) -> None:
+    """A link that has copies is not dropped: whether they are promoted or deleted, no file says."""
+    op = {Action.CREATE: LinkOp.CREATE, Action.ALTER: LinkOp.ALTER, Action.DELETE: LinkOp.DROP}[step.action]
+    configs = {} if op is LinkOp.DROP else {change.field: change.after for change in step.changes}
+    cluster.links(LinkRequest(op=op, link=str(step.key), configs=configs, validate_only=validate_only))
 
 
 def _changes(step: ApplyStep) -> list[ConfigChange]:

@@ -32,15 +32,23 @@ from headrace.cli.described.schema import (
     ClusterFile,
     ConfigValue,
     LimitsPart,
+    LinkPart,
     QuotaPart,
     TopicPart,
     UserPart,
 )
 from headrace.cli.described.state import ClusterState, FilePlace, Key, ObjectKind, TopicState, UserState, shown_key
+from headrace.config.link_configs import OWN, SECRETS, is_reference, why_invalid
 from headrace.storage.errors import InvalidError
 
 _TOPICS, _CONFIGS = "topics", "clusterConfigs"
-_TYPES: dict[str, Any] = {_TOPICS: TopicPart, "users": UserPart, "acls": AclPart, "quotas": QuotaPart}
+_TYPES: dict[str, Any] = {
+    _TOPICS: TopicPart,
+    "users": UserPart,
+    "acls": AclPart,
+    "quotas": QuotaPart,
+    "links": LinkPart,
+}
 _AT = re.compile(r"(.*) - at `\$(.*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
@@ -67,6 +75,7 @@ class _Collected:
     users: dict[tuple[str, str], UserState] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
+    links: dict[str, dict[str, str | None]] = field(default_factory=dict)
     places: dict[tuple[ObjectKind, Key], FilePlace] = field(default_factory=dict)
 
     def claim(self, kind: ObjectKind, key: Key, place: FilePlace) -> bool:
@@ -93,7 +102,7 @@ def read_description(named: Sequence[str], secrets: str = "secrets") -> Descript
         found.errors.append(FileError(FilePlace(named[0], 1), "nothing is described here"))
     if found.errors:
         raise nothing_changed(map(str, found.errors))
-    state = ClusterState(found.topics, frozenset(found.acls), found.users, found.quotas, found.configs)
+    state = ClusterState(found.topics, frozenset(found.acls), found.users, found.quotas, found.configs, found.links)
     return Description(state, found.places)
 
 
@@ -234,6 +243,21 @@ def _add_quota(found: _Collected, part: QuotaPart, at: FoundPart) -> None:
         found.quotas[entity] = limits
 
 
+def _add_link(found: _Collected, part: LinkPart, at: FoundPart) -> None:
+    place = at.document.place(at.where(()))
+    if not found.claim(ObjectKind.LINK, part.name, place):
+        return
+    configs = _texts(part.configs, at, ("configs",))
+    plain = [name for name in sorted(SECRETS & configs.keys()) if not is_reference(configs[name])]
+    own = sorted(OWN & configs.keys())
+    reason = f"{plain[0]}: a secret of a link is ${{env:NAME}} or ${{file:PATH}} in a file" if plain else None
+    reason = reason or (f"{own[0]}: set by the cluster, not by a file" if own else why_invalid(configs))
+    if reason:
+        found.errors.append(FileError(place, f"links.configs: {reason}"))
+        return
+    found.links[part.name] = dict(configs)
+
+
 def _add_configs(found: _Collected, document: FileDocument) -> None:
     given = document.value.get(_CONFIGS) if isinstance(document.value, dict) else None
     if given is None:
@@ -261,4 +285,5 @@ _ADD: dict[str, Callable[[_Collected, Any, FoundPart], None]] = {
     "users": _add_user,
     "acls": _add_acls,
     "quotas": _add_quota,
+    "links": _add_link,
 }

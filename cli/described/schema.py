@@ -11,6 +11,7 @@ user refers to a file that you have to make; only then can the description be ap
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Annotated, Any, Literal
@@ -118,6 +119,19 @@ class QuotaPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     limits: LimitsPart
 
 
+class LinkPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
+    """A link: topics of another cluster that are copied with their offsets (Headrace only)."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,100}$", description="The link's name.")]
+    configs: Annotated[
+        Configs,
+        Meta(
+            description="bootstrap.servers, topics, and more (docs/operate/LINKS.md). A secret is ${env:NAME} or"
+            " ${file:PATH}, which the workers resolve."
+        ),
+    ]
+
+
 class ClusterFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
     """A part of a cluster; a directory of such files describes the whole."""
 
@@ -128,6 +142,7 @@ class ClusterFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     cluster_configs: Annotated[
         Configs, Meta(description="Configs of all brokers. Those that are not given stay as they are.")
     ] = {}
+    links: list[LinkPart] = []
 
 
 def json_schema() -> str:
@@ -151,6 +166,7 @@ def described_file(state: ClusterState, secrets: str = "secrets") -> str:
         "acls": list(_acls(state)),
         "quotas": [_quota(entity, state) for entity in sorted(state.quotas, key=str)],
         "clusterConfigs": quoted_texts(state.configs),
+        "links": [_link(name, state) for name in sorted(state.links)],
     }
     filled = {name: section for name, section in sections.items() if section}
     if not filled:
@@ -235,6 +251,18 @@ def _quota(entity: Entity, state: ClusterState) -> dict[str, Any]:
     limits = state.quotas[entity]
     found["limits"] = {key: _number(limits[key]) for key in sorted(limits)}
     return found
+
+
+def _link(name: str, state: ClusterState) -> dict[str, Any]:
+    """Secrets are variables of the workers, which you have to set."""
+    found = state.links[name]
+    shown = {key: value if value is not None else secret_variable(name, key) for key, value in found.items()}
+    return {"name": name, "configs": quoted_texts(shown)}
+
+
+def secret_variable(link: str, config: str) -> str:
+    """Return the reference that stands for a secret of a link in a file: ${env:LINK_OLD_SASL_PASSWORD}."""
+    return f"${{env:{re.sub('[^A-Z0-9]', '_', f'LINK_{link}_{config}'.upper())}}}"
 
 
 def _number(value: float) -> float:

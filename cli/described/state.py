@@ -3,9 +3,10 @@
 Place: read from files by reading.py and from a cluster by current.py, compared by diff.py, carried out by execution.py.
 Invariant: no value depends on a connection or a file, so the comparison is a pure function.
 
-Words. An *object* is a topic, an ACL, a user with one mechanism, the quotas of one entity, or one config of the whole
-cluster. A *key* names an object among those of its kind. A described object is described completely: what it does not
-mention has its default. Objects that are not described are left alone, unless a scope says that they are pruned.
+Words. An *object* is a topic, an ACL, a user with one mechanism, the quotas of one entity, one config of the whole
+cluster, or a link. A *key* names an object among those of its kind. A described object is described completely: what it
+does not mention has its default. Objects that are not described are left alone, unless a scope says that they are
+pruned.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ class ObjectKind(enum.StrEnum):
     USER = "users"
     QUOTA = "quotas"
     CONFIG = "clusterConfigs"
+    LINK = "links"
 
 
 UserKey = tuple[str, str]
 """A user's name and a mechanism."""
 Key = str | Acl | UserKey | Entity
-"""A topic's name, an ACL, a user with a mechanism, an entity with quotas, the name of a config."""
+"""A topic's name, an ACL, a user with a mechanism, an entity with quotas, the name of a config or of a link."""
+LinkConfigs = Mapping[str, str | None]
+"""A link's configs. None: a secret that is set, and that no cluster shows."""
 
 
 class FilePlace(NamedTuple):
@@ -71,6 +75,7 @@ class ClusterState:
     users: Mapping[UserKey, UserState] = field(default_factory=dict)
     quotas: Mapping[Entity, Limits] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, LinkConfigs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class ClusterAbilities:
     """The configs of each topic as they are without values that were set for the topic."""
     secret_configs: frozenset[str] = frozenset()
     """Configs of the cluster with values that it does not show."""
+    has_links: bool = True
+    """Whether the cluster can copy topics of others: Headrace can."""
 
 
 class Action(enum.StrEnum):
@@ -143,4 +150,5 @@ def shown_key(kind: ObjectKind, key: Key) -> str:
         return f"quotas of {shown_entity(key)}"  # type: ignore[arg-type]
     if kind is ObjectKind.USER:
         return f"user {key[0]} {key[1]}"
-    return f"{'topic' if kind is ObjectKind.TOPIC else 'cluster config'} {key}"
+    words = {ObjectKind.TOPIC: "topic", ObjectKind.LINK: "link"}
+    return f"{words.get(kind, 'cluster config')} {key}"

@@ -39,6 +39,7 @@ RATES = ("producer_byte_rate", "request_percentage")
 PARTITIONS_DEFAULT, FACTOR = 1, 3
 ITERATIONS_DEFAULT = 4096
 FOREVER = 10**9
+LINKS = ("a.link", "b.link")
 
 
 class World:
@@ -46,6 +47,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
+        self._of_links = random.Random(f"links {seed}")
         self.current = self._state(described=False)
         self.wanted = self._state(described=True)
         scopes = [Scope(kind, self._rng.choice(PREFIXES)) for kind in ObjectKind if self._rng.random() < 0.5]
@@ -78,7 +80,20 @@ class World:
             if rng.random() < 0.5
         }
         configs = {key: rng.choice(values) for key, values in CLUSTER_VALUES.items() if rng.random() < 0.5}
-        return ClusterState(topics, frozenset(self._acl() for _ in range(rng.randint(0, 6))), users, quotas, configs)
+        acls = frozenset(self._acl() for _ in range(rng.randint(0, 6)))
+        return ClusterState(topics, acls, users, quotas, configs, self._links(described=described))
+
+    def _links(self, *, described: bool) -> dict[str, dict[str, str | None]]:
+        rng, links = self._of_links, dict[str, dict[str, str | None]]()
+        for name in LINKS:
+            if rng.random() < 0.5:
+                links[name] = {
+                    "bootstrap.servers": "a:1",
+                    "topics": rng.choice(("a", "b")),
+                    "sasl.password": "${env:P}" if described else None,
+                }
+                links[name] |= {"link.state": rng.choice(("active", "paused"))} if rng.random() < 0.5 else {}
+        return links
 
     def _acl(self) -> Acl:
         rng = self._rng
@@ -97,6 +112,7 @@ def applied(state: ClusterState, step: ApplyStep, wanted: ClusterState) -> Clust
         ObjectKind.USER: "users",
         ObjectKind.QUOTA: "quotas",
         ObjectKind.CONFIG: "configs",
+        ObjectKind.LINK: "links",
     }[step.kind]
     objects = dict(getattr(state, field))
     if deletes:
@@ -108,6 +124,8 @@ def applied(state: ClusterState, step: ApplyStep, wanted: ClusterState) -> Clust
         objects[step.key] = UserState(int(change.after or ITERATIONS_DEFAULT))
     elif step.kind is ObjectKind.QUOTA:
         objects[step.key] = _values(objects.get(step.key, {}), step, float)
+    elif step.kind is ObjectKind.LINK:
+        objects[step.key] = _values(objects.get(step.key, {}), step, str)
     else:
         (change,) = step.changes
         objects[step.key] = change.after

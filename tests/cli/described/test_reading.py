@@ -118,6 +118,28 @@ def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert not any("secret" in error for error in errors), "a password in a file is not printed"
 
 
+@pytest.mark.requirement("X14")
+def test_links_are_read_with_references_in_place_of_secrets(tmp_path: Path) -> None:
+    source = "bootstrap.servers: 'kafka:9092', topics: ['orders.*', payments]"
+    found = _read(tmp_path, a=f"links:\n  - {{name: old, configs: {{{source}, sasl.password: '${{env:P}}'}}}}\n")
+    assert found.state.links == {
+        "old": {"bootstrap.servers": "kafka:9092", "topics": "orders.*,payments", "sasl.password": "${env:P}"}
+    }
+    assert str(found.places[ObjectKind.LINK, "old"]) == f"{tmp_path}/a.yaml:2"
+    errors = _errors(
+        tmp_path,
+        a="links:\n  - {name: a, configs: {topics: a}}\n  - {name: a/b, configs: {}}\n",
+        b=f"links:\n  - {{name: b, configs: {{{source}, sasl.password: hunter2}}}}\n"
+        f"  - {{name: c, configs: {{{source}, link.creator: x}}}}\n",
+    )
+    assert errors == [
+        "a.yaml:2: links.configs: bootstrap.servers: name the source: HOST:PORT",
+        "a.yaml:3: links.name: expected `str` matching regex '^[a-zA-Z0-9._-]{1,100}$'",
+        "b.yaml:2: links.configs: sasl.password: a secret of a link is ${env:NAME} or ${file:PATH} in a file",
+        "b.yaml:3: links.configs: link.creator: set by the cluster, not by a file",
+    ]
+
+
 def test_a_directory_without_descriptions_describes_nothing(tmp_path: Path) -> None:
     """Else a wrong path and --prune would delete everything."""
     assert _errors(tmp_path) == [f"{tmp_path}:1: no files: .yaml, .yml, .json"]

@@ -42,3 +42,21 @@ def test_a_links_life(run: Run, plain: Run, server: ForkedCluster, tmp_path: Pat
     assert "not copied by link 'old': source.a" in run("link", "promote", "old", "--topics", "source.a", status=1)
     assert run("link", "drop", "old") == {"link": "old", "outcome": "dropped", "topics": []}
     assert "link 'old' does not exist" in run("link", "show", "old", status=1)
+
+
+def test_links_are_kept_in_files(run: Run, server: ForkedCluster, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    configs = f"bootstrap.servers: '{server.bootstrap}', topics: [nothing, 'none.*']"
+    file.write_text(f"links:\n  - {{name: described, configs: {{{configs}, sasl.password: '${{env:UNSET}}'}}}}\n")
+    (step,) = run("cluster", "apply", "-f", str(file), "--yes")
+    assert (step["action"], step["name"]) == ("create", "link described")
+    assert run("cluster", "plan", "-f", str(file)) == [], "a secret that is set is the described one"
+    file.write_text(f"links:\n  - {{name: described, configs: {{{configs}}}}}\n")
+    (step,) = run("cluster", "apply", "-f", str(file), "--yes")
+    assert step["changes"] == [{"field": "sasl.password", "before": "(set)", "after": None}]
+    exported = run("cluster", "export", "--only", "links")
+    assert exported["links"][0]["configs"] == {"bootstrap.servers": server.bootstrap, "topics": "nothing,none.*"}
+    file.write_text("links: []\nclusterConfigs: {}\n")
+    (step,) = run("cluster", "apply", "-f", str(file), "--yes", "--prune", "links:described")
+    assert step["action"] == "delete"
+    assert run("link", "list") == []
