@@ -280,7 +280,8 @@ async def test_a_source_keeps_its_cluster_id_and_its_topics_are_replaced(scene: 
 async def test_any_order_of_calls_gives_one_log(scene: LinkedScene, seed: int) -> None:
     """Two workers plan from what they last saw, repeat calls, and come late; the log has each offset once."""
     rng = random.Random(seed)
-    seen, pending, done = [0, 0], [], dict[int, int]()
+    seen, done = [0, 0], dict[int, int]()
+    pending: list[tuple[JobToken, NewFile, LinkedRun]] = []
     for _ in range(40):
         worker = rng.randrange(2)
         if pending and rng.random() < 0.3:
