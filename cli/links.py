@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("--follow", action="store_true", help="show the progress until all topics have caught up")
     _add(showing, run_show)
     _add(commands.add_parser("pause", help="copy nothing until it is resumed"), run_pause)
-    _add(commands.add_parser("resume", help="go on where it was paused"), run_resume)
+    _add(commands.add_parser("resume", help="continue where it was paused"), run_resume)
     _add_promote(commands.add_parser("promote", help="make copies ordinary topics, which take records"))
     dropping = commands.add_parser("drop", aliases=["delete"], help="end a link")
     dropping.add_argument("--topics", action="append", default=[], metavar="TOPIC[,..]", help=_SOME_TO_DELETE)
@@ -283,7 +283,7 @@ def _wait_for(cluster: KafkaCluster, args: argparse.Namespace, topics: Sequence[
     finally:
         bar.close()
     reasons = "; ".join(_why_waiting(topic) for topic in left[:10])
-    raise UnavailableError(f"not promoted after {args.timeout} s, and the promotion goes on: {reasons}")
+    raise UnavailableError(f"not promoted after {args.timeout} s, and the promotion continues: {reasons}")
 
 
 def _why_waiting(topic: ShownTopic) -> str:

@@ -59,18 +59,6 @@ DEFAULTS: dict[str, str] = {
     CHECKS_NAME: "https",
 }
 """Every config of a link, and its value if it has none."""
-MEANINGS: dict[str, str] = {
-    BOOTSTRAP_SERVERS: "Addresses of the source: HOST:PORT, separated by commas.",
-    TOPICS: "Which topics are copied: RE2 patterns, separated by commas; each matches whole names.",
-    EXCLUDE: "Which of them are not.",
-    STATE: "active, or paused: nothing is copied, and nothing is asked of the source.",
-    CREATOR: "Who created the link: its topics are created with the rights of this principal.",
-    MAX_RATE: "The most bytes per second that the link reads from the source; 0: no limit.",
-    SHARES: "How many workers share the link's partitions.",
-    WATCH_MS: "How long the source of a promoted topic is watched for records that came too late.",
-    FENCES: "Whether writes to a topic are denied at the source before it is promoted.",
-}
-"""The meaning of those that are not a client's login."""
 
 LINKS_MAX = 100
 """Links of one cluster."""

@@ -40,7 +40,7 @@ class LinkLag:
 
 
 def lag_ms(progress: LinkedProgress, now_ms: int) -> int:
-    """How long ago the copy last had all that the source had; NEVER if it has not."""
+    """Return how long ago the copy last had all that the source had; NEVER if it has not."""
     if not progress.current_ms:
         return NEVER
     age_ms = max(now_ms - progress.current_ms, 0)

@@ -15,7 +15,7 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.access.authorization.rule import FAILED, Check, GatedRequest, Rule
 from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.apis.parts import BrokerParts
-from headrace.agent.topics.links import Links
+from headrace.agent.topics.links import LinkRequests
 from headrace.protocol.answers import message_of
 from headrace.protocol.link_requests import (
     LINKS_KEY,
@@ -83,7 +83,7 @@ def _detail(asked: LinkRequest) -> str:
 
 LINK_ROWS: dict[int, ApiRow[BrokerParts]] = {
     LINKS_KEY: ApiRow(
-        lambda of: Links(of.change, of.metastore, of.sealing, of.fetch.database_now_ms),
+        lambda of: LinkRequests(of.change, of.metastore, of.sealing, of.fetch.database_now_ms),
         Rule(
             _links,
             (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.cluster.controller.link_steps import Wanted
+from headrace.agent.cluster.controller.link_steps import WantedCopy
 from headrace.agent.topics.topic_rules import TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.metastore.log.image import MetadataImage
 
@@ -26,7 +26,7 @@ class LinkRights:
     def __init__(self, authorizer: Authorizer, defaults: Callable[[], TopicDefaults]) -> None:
         self._authorizer, self._defaults = authorizer, defaults
 
-    def why_not(self, image: MetadataImage, wanted: Sequence[Wanted]) -> list[str | None]:
+    def why_not(self, image: MetadataImage, wanted: Sequence[WantedCopy]) -> list[str | None]:
         """Return for each topic why it is not created; None if it may be."""
         denied = [self._why_denied(each) for each in wanted]
         allowed = [each.topic for each, reason in zip(wanted, denied, strict=True) if reason is None]
@@ -37,7 +37,7 @@ class LinkRights:
         judged = iter(judge(asked, image, self._defaults()))
         return [reason if reason is not None else _reason(next(judged)) for reason in denied]
 
-    def _why_denied(self, wanted: Wanted) -> str | None:
+    def _why_denied(self, wanted: WantedCopy) -> str | None:
         access = self._authorizer.of(wanted.creator, _NO_ADDRESS)
         topic = wanted.topic.name
         may_create = access.allows(AclOperation.CREATE, AclResource.CLUSTER)

@@ -51,7 +51,7 @@ from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 T = TypeVar("T")
 
 
-class Links:
+class LinkRequests:
     """Answer LINKS."""
 
     def __init__(self, change: LogChange, metastore: Metastore, sealing: Sealing, now_ms: Callable[[], int]) -> None:

@@ -261,7 +261,7 @@ def _link(name: str, state: ClusterState) -> dict[str, Any]:
 
 
 def secret_variable(link: str, config: str) -> str:
-    """Return the reference that stands for a secret of a link in a file: ${env:LINK_OLD_SASL_PASSWORD}."""
+    """Return the reference to a secret of a link that a file has: ${env:LINK_OLD_SASL_PASSWORD}."""
     return f"${{env:{re.sub('[^A-Z0-9]', '_', f'LINK_{link}_{config}'.upper())}}}"
 
 

@@ -27,6 +27,5 @@ def linked_message(topic: str, link: str, refused: str) -> str:
 
 NO_RECORDS = "takes no records"
 NO_DELETION = "is not deleted"
-NO_DELETED_RECORDS = "keeps the log start of its source, and deletes no records"
 NO_OTHER_COUNT = "has the partitions of its source, and no other number"
 NO_TRANSACTION = "takes part in no transaction"

@@ -39,13 +39,7 @@ from headrace.protocol.client.transport import (
     named_protocol,
     request_frame,
 )
-from headrace.protocol.link_requests import (
-    READS,
-    LinkRequest,
-    LinkResponse,
-    decode_link_response,
-    encode_link_request,
-)
+from headrace.protocol.link_requests import READS, LinkRequest, LinkResponse, decode_link_response, encode_link_request
 from headrace.protocol.own_requests import (
     CountRequest,
     ScaleRequest,
@@ -288,33 +282,28 @@ class KafkaCluster:
         more when it is sent again.
         """
         frame = encode_scale_request(request, self._config.client_id, 1)
-        for number in range(tries):
-            try:
-                answer = decode_scale_response(memoryview(exchange_frame(self._connections[ANY], frame)))
-                break
-            except OSError as error:
-                if number == tries - 1:
-                    raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
-                self._pause(PAUSE_SECONDS)
-                self._go_to_another()
+        answer = decode_scale_response(self._exchange_own(frame, tries))
         require(ErrorCode(answer.error_code), answer.message, request.topic)
         return answer
 
     def links(self, request: LinkRequest) -> LinkResponse:
         """Headrace's request about links; errors as `set_partition_count`. What only reads asks other agents, too."""
         frame = encode_link_request(request, self._config.client_id, 1)
-        tries = TRIES if request.op in READS else 1
-        for number in range(tries):
+        answer = decode_link_response(self._exchange_own(frame, TRIES if request.op in READS else 1))
+        require(ErrorCode(answer.error_code), answer.message, f"link {request.link}" if request.link else "")
+        return answer
+
+    def _exchange_own(self, frame: bytes, tries: int) -> memoryview:
+        """The answer to a request that only Headrace serves, of the first of `tries` agents that gives one."""
+        for left in reversed(range(tries)):
             try:
-                answer = decode_link_response(memoryview(exchange_frame(self._connections[ANY], frame)))
-                break
+                return memoryview(exchange_frame(self._connections[ANY], frame))
             except OSError as error:
-                if number == tries - 1:
+                if not left:
                     raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
                 self._pause(PAUSE_SECONDS)
                 self._go_to_another()
-        require(ErrorCode(answer.error_code), answer.message, f"link {request.link}" if request.link else "")
-        return answer
+        raise AssertionError("at least one try")
 
     def _go_to_another(self) -> None:
         """Let ANY be the first of all known servers that can be reached, if there is one."""

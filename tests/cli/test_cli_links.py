@@ -126,7 +126,7 @@ def test_a_promotion_that_does_not_come_says_what_is_missing(
     cluster = FakeCluster(Promoting(stuck=True))
     assert _run(monkeypatch, cluster, "promote", "old", "--timeout", "3") == 1
     assert cluster.pauses == 3
-    message = "not promoted after 3 s, and the promotion goes on: a: 1 of 3 partitions are ready; b: 7 offsets are miss"
+    message = "not promoted after 3 s, and the promotion continues: a: 1 of 3 partitions are ready; b: 7 offsets are "
     assert message in capsys.readouterr().err
 
 

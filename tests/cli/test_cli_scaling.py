@@ -62,7 +62,7 @@ def _cluster(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaClus
     pauses: list[float] = []
     cluster = KafkaCluster(ClientConfig((("one", 1),)), pauses.append)
     cluster._addresses = {1: ("one", 1), 2: ("two", 2)}
-    cluster._connections[ANY] = cluster._connect(("one", 1))
+    cluster._connections[ANY] = cluster._connect(ANY, ("one", 1))
     monkeypatch.setattr(cluster, "nodes", list)
     return cluster, pauses
 

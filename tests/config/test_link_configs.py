@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from headrace.config.link_configs import (
-    DEFAULTS,
-    MEANINGS,
     PATTERN_LIST_CHARACTERS_MAX,
     PATTERNS_MAX,
     SECRETS,
@@ -108,7 +106,3 @@ def test_references_are_whole_values() -> None:
     assert [is_reference(value) for value in ("${env:A}", "${file:/a b}", "${env:A}b", "${x:A}", "$A")] == [
         True, True, False, False, False
     ]  # fmt: skip
-
-
-def test_each_config_has_a_meaning_or_is_a_clients() -> None:
-    assert {name for name in DEFAULTS if not name.startswith(("sasl.", "ssl.", "security."))} == MEANINGS.keys()

@@ -48,14 +48,14 @@ TAKEN = "a topic of this name is here already, and is no copy"
 OTHER_SOURCE = "the topic was deleted and created again at the source: drop the copy to copy it again, or promote it"
 
 
-class Wanted(NamedTuple):
+class WantedCopy(NamedTuple):
     """A copy to be created, and the principal with the rights that it needs."""
 
     creator: str
     topic: NewTopic
 
 
-WhyNot = Callable[[MetadataImage, Sequence[Wanted]], Sequence[str | None]]
+WhyNot = Callable[[MetadataImage, Sequence[WantedCopy]], Sequence[str | None]]
 """Returns for each topic why it is not created, None if it may be: the creator's rights, the name, limits."""
 NewId = Callable[[], uuid.UUID]
 
@@ -108,7 +108,7 @@ def plan(
         elif len(wanted) < CREATED_PER_LOOK:
             wanted[each.name] = each
     asked = [(each, _new_topic(image, each, new_id)) for each in wanted.values()]
-    reasons = why_not(image, [Wanted(value_of(links[each.link], CREATOR), topic) for each, topic in asked])
+    reasons = why_not(image, [WantedCopy(value_of(links[each.link], CREATOR), topic) for each, topic in asked])
     created = list[NewLinkedTopic]()
     for (each, copied), reason in zip(asked, reasons, strict=True):
         if reason is None:
@@ -173,7 +173,7 @@ class LinkSteps:
         why_not: WhyNot,
     ) -> None:
         self._api, self._follower, self._why_not, self._rng = api, follower, why_not, rng
-        self._metrics = LinkMetrics(clock, registry)
+        self._metrics = LinkGauges(clock, registry)
         self._links = LinksOfImage()
         self.stand_by = self._metrics.clear
 
@@ -239,7 +239,7 @@ def _may_differ(image: MetadataImage, found: FoundTopic) -> bool:
     )
 
 
-class LinkMetrics:
+class LinkGauges:
     """How far the links are, on the active controller; elsewhere nothing."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.link_steps import CREATED_PER_LOOK, OTHER_SOURCE, TAKEN, LinkSteps, Wanted
+from headrace.agent.cluster.controller.link_steps import CREATED_PER_LOOK, OTHER_SOURCE, TAKEN, LinkSteps, WantedCopy
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.links import LinkedPartition, LinkSource, Promotion
@@ -36,10 +36,10 @@ class World:
         self.registry = CollectorRegistry()
         self.denied: set[str] = set()
         """Topics that a creator may not write to."""
-        self.wanted: list[Wanted] = []
+        self.wanted: list[WantedCopy] = []
         self.steps = LinkSteps(self.api, self.follower, clock, random.Random(1), self.registry, self.why_not)
 
-    def why_not(self, image: MetadataImage, wanted: Sequence[Wanted]) -> list[str | None]:
+    def why_not(self, image: MetadataImage, wanted: Sequence[WantedCopy]) -> list[str | None]:
         self.wanted += wanted
         return ["may not WRITE" if each.topic.name in self.denied else None for each in wanted]
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.cluster.controller.link_steps import Wanted
+from headrace.agent.cluster.controller.link_steps import WantedCopy
 from headrace.agent.serve.link_rights import LinkRights
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
@@ -34,7 +34,7 @@ class World:
         set_acls(self.view, frozenset(acls))
 
     def why_not(self, *names: str, creator: str = "User:alice") -> list[str | None]:
-        wanted = [Wanted(creator, NewTopic(name, uuid.uuid4(), 1, {})) for name in names]
+        wanted = [WantedCopy(creator, NewTopic(name, uuid.uuid4(), 1, {})) for name in names]
         return self.rights.why_not(self.view.image, wanted)
 
 

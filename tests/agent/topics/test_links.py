@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.apis.links import changed_link
 from headrace.agent.cluster.log_change import LogChange
-from headrace.agent.topics.links import Links
+from headrace.agent.topics.links import LinkRequests
 from headrace.config.link_configs import LINK_RESOURCE
 from headrace.metastore.api.links import LinkSource, Promotion
 from headrace.metastore.link_secrets import opened
@@ -49,7 +49,7 @@ class World:
         self.sealing = Sealing(keys)
         self.cluster = an_agent(self.api)
         change = LogChange(self.cluster, nouns(self.api).cluster, clock)
-        self.handler = Links(change, nouns(self.api), self.sealing, lambda: NOW_MS)
+        self.handler = LinkRequests(change, nouns(self.api), self.sealing, lambda: NOW_MS)
 
     def request(self, op: LinkOp, link: str = "old", **more: Any) -> Request:
         frame = encode_link_request(LinkRequest(op=op, link=link, **more), "", 7)
