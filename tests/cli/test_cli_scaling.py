@@ -35,7 +35,7 @@ class Agents:
         self.gone = False
         self._ports: dict[int, int] = {}
 
-    def connect(self, config: ClientConfig, address: Address) -> socket.socket:
+    def connect(self, config: ClientConfig, address: Address, *_: object) -> socket.socket:
         if address[1] == 1 and self.gone:
             raise ConnectionRefusedError("refused")
         connection = socket.socket()
