@@ -253,7 +253,7 @@ class Flusher:
             self._clients.sent(connection)
             received.pending.before_answer = lambda: self._clients.answered(connection, self._clock.monotonic())
         arrivals = received.arrivals
-        may_be_inline = self._may_be_inline(arrivals, now) if received.low_latency else False
+        may_be_inline = self._may_be_inline(arrivals, now, connection) if received.low_latency else False
         if not may_be_inline and self._buffer.inline is not None and _shares_stream(self._buffer.inline, arrivals):
             self.flush_inline(FlushReason.ORDER)
         if self._buffer.add(received.pending, arrivals, received.image_offset, now, may_be_inline=may_be_inline):
@@ -263,13 +263,13 @@ class Flusher:
         else:
             self.look_soon()
 
-    def _may_be_inline(self, arrivals: list[Arrival], now: float) -> bool:
+    def _may_be_inline(self, arrivals: list[Arrival], now: float, connection: ClientConnection) -> bool:
         """Return whether a request of topics with low.latency.enable goes into the file that may be inline, which has
         room for it then.
         """
         self._inline.asked_at = now
         size = sum([len(arrival.data) for arrival in arrivals])
-        if self._inline.is_refused(size, now):
+        if self._inline.is_refused(size, now, connection.peer.rpartition(":")[0]):
             return False
         if self._buffer.file is not None and _shares_stream(self._buffer.file, arrivals):
             return False

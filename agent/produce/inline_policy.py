@@ -6,6 +6,8 @@ slots. A file is inline if all its topics have low.latency.enable, it is small, 
 agent's share of the cluster's bytes per second, what waits in the metastore, merges that do not keep up, WAL that
 Postgres cannot get rid of, commits that take longer than a PUT. Then it goes into the bucket, as every file does
 without this policy, and clients notice only the time.
+A client never takes all of the agent's share: what it used in a second is at most SHARE_FACTOR times what is left. One
+alone still gets the whole rate, and of many that want more than there is, each leaves room for those that want little.
 Invariant: nothing here is asked again for a file that has an id. What is not known speaks against it.
 """
 
@@ -26,6 +28,7 @@ RETAINED_WAL_BYTES = 4 << 30
 """More than a standby needs that is away for some minutes at the highest rate."""
 BURST_S = 1.0
 """Seconds of the rate that may be used at once."""
+SHARE_FACTOR = 4.0
 SLOW_FACTOR = 1.25
 SLOW_AT_LEAST_S = 0.01
 """Commits are not slow below it, also where a PUT is faster: on a directory both take milliseconds."""
@@ -75,6 +78,9 @@ class InlinePolicy:
         self._state_at = -math.inf
         self._tokens = limits.bytes_s * BURST_S
         self._tokens_at = -math.inf
+        self._used: dict[str, int] = {}
+        """Bytes by client, of the second that ends then."""
+        self._used_until = -math.inf
         self._commit_s = 0.0
         self._put_s = 0.0
         self._slow_until = -math.inf
@@ -138,9 +144,11 @@ class InlinePolicy:
         self._refill(now)
         return None if self._tokens > 0 else InlineReason.RATE
 
-    def is_refused(self, size_bytes: int, now: float) -> bool:
+    def is_refused(self, size_bytes: int, now: float, client: str) -> bool:
         """Return whether a request of this size is not for the file that may be inline, and count it."""
         reason = self.why_not(size_bytes, now)
+        if reason is None and not self._use(client, size_bytes, now):
+            reason = InlineReason.RATE
         if reason is not None:
             self._on_refused(reason)
         return reason is not None
@@ -153,6 +161,17 @@ class InlinePolicy:
         self._tokens -= size_bytes
         assert self._state is not None, "without a state no file is inline"
         return self._state.slot
+
+    def _use(self, client: str, size_bytes: int, now: float) -> bool:
+        """Count it for the client; False if it has used its part of the rate."""
+        if now >= self._used_until:
+            self._used.clear()
+            self._used_until = now + BURST_S
+        used = self._used.get(client, 0) + size_bytes
+        if used > SHARE_FACTOR * self._tokens:
+            return False
+        self._used[client] = used
+        return True
 
     def _refill(self, now: float) -> None:
         most = self._limits.bytes_s * BURST_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,6 +19,7 @@ from headrace.agent.produce.inline_policy import (
 from headrace.agent.produce.inline_watch import IDLE_PAUSE_S, inline_limits
 from headrace.config.settings import Settings
 from headrace.metastore.api.inline import NO_SLOT, InlineState
+from tests.patch import Patch
 
 pytestmark = pytest.mark.requirement("X13")
 LIMITS = InlineLimits(file_bytes=1_000, bytes_s=10_000, held_bytes=100_000, move_s=30)
@@ -88,10 +89,10 @@ def test_on_a_directory_commits_of_milliseconds_are_not_slow() -> None:
 def test_refused_requests_are_counted_by_reason() -> None:
     reasons = list[InlineReason]()
     policy = InlinePolicy(LIMITS, reasons.append)
-    assert policy.is_refused(1, 100.0)
+    assert policy.is_refused(1, 100.0, "c")
     policy.learned(SOUND, 100.0)
-    assert policy.is_refused(2_000, 100.0)
-    assert not policy.is_refused(1, 100.0)
+    assert policy.is_refused(2_000, 100.0, "c")
+    assert not policy.is_refused(1, 100.0, "c")
     assert reasons == [InlineReason.UNKNOWN, InlineReason.SIZE]
 
 
@@ -117,3 +118,37 @@ def test_an_agent_has_its_share_of_the_clusters_rate() -> None:
     settings = Settings(low_latency_max_bytes_per_second=30_000_000)
     rates: Callable[[int], float] = lambda agents: inline_limits(settings, agents).bytes_s  # noqa: E731
     assert [rates(agents) for agents in (0, 1, 3)] == [30e6, 30e6, 10e6]
+
+
+def flood(clients: Sequence[str], quiet: str, seconds: int = 20) -> tuple[float, int]:
+    """Each of these wants twice the agent's rate, the quiet one a hundredth; what they got of the rate, and how often
+    the quiet one was refused."""
+    policy, got, refused = policy_with(), 0, 0
+    for step in range(seconds * 100):
+        now = 100.0 + step / 100
+        policy.learned(SOUND, now)
+        for client in clients:
+            if not policy.is_refused(200, now, client):
+                policy.take(200, now)
+                got += 200
+        if step % 100 == 99:
+            refused += policy.is_refused(100, now, quiet)
+            policy.take(100, now)
+    return got / (LIMITS.bytes_s * seconds), refused
+
+
+def check_shares() -> None:
+    for clients in (["10.0.0.1"], [f"10.0.0.{number}" for number in range(8)]):
+        part, refused = flood(clients, "10.0.1.1")
+        assert part > 0.9, "what is there is used"
+        assert refused == 0, "others that send little are inline all the time"
+
+
+def test_clients_that_flood_an_agent_leave_room_for_others() -> None:
+    check_shares()
+
+
+def test_the_planted_bug_that_all_share_one_rate_is_caught(patch: Patch) -> None:
+    patch.replace(InlinePolicy, "_use", lambda self, client, size_bytes, now: True)
+    with pytest.raises(AssertionError):
+        check_shares()
