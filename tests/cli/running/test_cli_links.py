@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.cli.command_lines import Run, told
 from tests.forked_cluster import ForkedCluster
 
 pytestmark = pytest.mark.requirement("X14")
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "operate" / "LINKS.md"
 
 
 def test_a_links_life(run: Run, plain: Run, server: ForkedCluster, tmp_path: Path) -> None:
@@ -60,3 +62,26 @@ def test_links_are_kept_in_files(run: Run, server: ForkedCluster, tmp_path: Path
     (step,) = run("cluster", "apply", "-f", str(file), "--yes", "--prune", "links:described")
     assert step["action"] == "delete"
     assert run("link", "list") == []
+
+
+def _commands(page: str) -> list[list[str]]:
+    """The words of each command of the page, without the address of the cluster."""
+    lines = [line.strip() for line in page.splitlines() if line.startswith("    headrace link ")]
+    return [shlex.split(line)[1:-2] for line in lines]
+
+
+def test_the_commands_of_the_page_run_in_their_order(run: Run, server: ForkedCluster, tmp_path: Path) -> None:
+    """The source has no such topic here: there is nothing to follow and to promote."""
+    login = tmp_path / "old.properties"
+    login.write_text("security.protocol=PLAINTEXT\n")
+    given = {"127.0.0.1:9192": server.bootstrap, "old.properties": str(login), "orders.*": r"page\..*"}
+    commands = [[given.get(word, word) for word in words] for words in _commands(PAGE.read_text(encoding="utf-8"))]
+    assert [words[1] for words in commands] == ["create", "create", "show", "promote", "promote", "drop"]
+    dry, create, follow, promote, promote_all, drop = commands
+    assert run(*dry)["topics"] == []
+    assert run(*create)["outcome"] == "created"
+    told(lambda: run("link", "show", "old"), lambda link: bool(link["cluster_id"]))
+    assert run(*follow)["problem"] == ""
+    assert "not copied by link 'old': orders.eu" in run(*promote, status=1)
+    assert "link 'old' has no linked topics" in run(*promote_all, status=1)
+    assert run(*drop)["outcome"] == "dropped"
