@@ -69,7 +69,11 @@ PATTERNS_MAX = 100
 PATTERN_LIST_CHARACTERS_MAX = 16_384
 SERVERS_MAX = 20
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_REFERENCE = re.compile(r"\$\{(env|file):[^}]+\}")
+REFERENCE_PREFIX = "HEADRACE_LINK_"
+"""What the names of variables begin with that a link may name. Others, and files, are the worker's: whoever may create
+a link could let it send them, as a password, to any address.
+"""
+_REFERENCE = re.compile(r"\$\{env:" + REFERENCE_PREFIX + r"[A-Za-z0-9_]+\}")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _INTERNAL = "__"
@@ -86,7 +90,7 @@ def why_no_name(name: str) -> str | None:
 
 
 def is_reference(value: str) -> bool:
-    """Return whether it is ${env:NAME} or ${file:PATH}, which the worker resolves: it is stored as it is."""
+    """Return whether it names a variable of the worker, as ${env:HEADRACE_LINK_NAME}: it is stored as it is."""
     return _REFERENCE.fullmatch(value) is not None
 
 
@@ -159,6 +163,8 @@ def _why_no_value(name: str, value: str) -> str | None:
         return f"{name}: longer than {VALUE_CHARACTERS_MAX} characters"
     if "\0" in value:
         return f"{name}: has a NUL character"
+    if value.startswith("${") and (name not in SECRETS or not is_reference(value)):
+        return f"{name}: only secrets name a variable, and only one of the workers' ${{env:{REFERENCE_PREFIX}...}}"
     check = _CHECKS.get(name)
     reason = None if check is None else check(value)
     return None if reason is None else f"{name}: {reason}"

@@ -2,7 +2,7 @@
 
 Place: the request that sets configs of a link seals (agent/topics/links.py), the worker that copies opens
 (compactor/links).
-Invariant: a password or a private key is never in the log in clear. A reference (`${env:NAME}`, `${file:PATH}`) is no
+Invariant: a password or a private key is never in the log in clear. A reference (`${env:HEADRACE_LINK_NAME}`) is no
 secret: it is stored as it is, and resolved where it is used. A sealed value opens only for the link and the config
 that it was sealed for, so that it cannot be moved to a link with another address.
 """
@@ -28,7 +28,7 @@ def why_not_sealed(sealing: Sealing, configs: Mapping[str, str]) -> str | None:
         if configs[name] and not is_reference(configs[name]) and not sealing:
             return (
                 f"{name}: cannot be stored, because the agents have no metadata.secret.keys to seal it with. Set those"
-                " (docs/operate/SECURITY.md), or name a variable or a file of the workers: ${env:NAME}, ${file:PATH}"
+                " (docs/operate/SECURITY.md), or name a variable of the workers: ${env:HEADRACE_LINK_...}"
             )
     return None
 

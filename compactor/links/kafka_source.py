@@ -37,7 +37,7 @@ from headrace.compactor.links.source import (
     SourceTopic,
     TopicIndex,
 )
-from headrace.config.link_configs import BOOTSTRAP_SERVERS, CHECKS_NAME, DEFAULTS
+from headrace.config.link_configs import BOOTSTRAP_SERVERS, CHECKS_NAME, DEFAULTS, SECRETS, is_reference
 from headrace.config.load import resolved
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import ANY, KafkaCluster, message, require
@@ -69,10 +69,15 @@ T = TypeVar("T")
 
 def open_source(configs: Mapping[str, str], threads: Executor) -> KafkaSource:
     """The source of a link with these configs, in clear. ConfigError for what cannot be used. Connects later."""
-    given = {name: str(resolved(value, os.environ)) for name, value in configs.items() if value or name == CHECKS_NAME}
+    given = {name: _resolved(name, value) for name, value in configs.items() if value or name == CHECKS_NAME}
     login = Login.of({name: value for name, value in given.items() if name in SETTINGS})
     servers = parse_servers(given.get(BOOTSTRAP_SERVERS, DEFAULTS[BOOTSTRAP_SERVERS]))
     return KafkaSource(ClientConfig(servers, CLIENT_ID, READ_MS, login, ANSWER_BYTES_MAX), threads)
+
+
+def _resolved(name: str, value: str) -> str:
+    """A secret may name a variable; everything else is as it is written, also if the log has something else."""
+    return str(resolved(value, os.environ)) if name in SECRETS and is_reference(value) else value
 
 
 class KafkaSource:

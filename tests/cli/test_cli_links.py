@@ -46,8 +46,8 @@ def test_references_are_left_to_the_workers_and_resolved_for_a_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
-    configs = source_configs(_file(tmp_path, **login, sasl_password="${env:OLD_PASSWORD}"), "kafka:1")
-    assert configs["sasl.password"] == "${env:OLD_PASSWORD}"
+    configs = source_configs(_file(tmp_path, **login, sasl_password="${env:HEADRACE_LINK_OLD}"), "kafka:1")
+    assert configs["sasl.password"] == "${env:HEADRACE_LINK_OLD}"
     with pytest.raises(ConfigError, match="no environment variable OLD_PASSWORD"):
         open_source(configs)
     monkeypatch.setenv("OLD_PASSWORD", "hunter2")

@@ -12,7 +12,7 @@ from headrace.storage.errors import InvalidError
 
 pytestmark = pytest.mark.requirement("X14", "X2")
 KEYS, NONE = Sealing(base64.b64encode(b"k" * 32).decode()), Sealing(None)
-CONFIGS = {"topics": "a", "sasl.username": "u", "sasl.password": "hunter2", "ssl.key.password": "${env:KEY_PASSWORD}"}
+CONFIGS = {"topics": "a", "sasl.username": "u", "sasl.password": "hunter2", "ssl.key.password": "${env:HEADRACE_LINK_KEY_PASSWORD}"}
 
 
 def test_secrets_are_sealed_and_open_again() -> None:
@@ -40,7 +40,7 @@ def test_without_keys_secrets_are_refused_and_references_are_not() -> None:
     assert "sasl.password: cannot be stored, because the agents have no metadata.secret.keys" in str(
         why_not_sealed(NONE, CONFIGS)
     )
-    references = {**CONFIGS, "sasl.password": "${file:/run/secrets/source}"}
+    references = {**CONFIGS, "sasl.password": "${env:HEADRACE_LINK_PASSWORD}"}
     assert why_not_sealed(NONE, references) is None
     assert sealed(NONE, "old", references) == references == opened(NONE, "old", references)
     assert why_not_sealed(KEYS, CONFIGS) is None

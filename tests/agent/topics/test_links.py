@@ -153,8 +153,8 @@ async def test_without_keys_a_secret_is_refused_with_what_to_set(fake_clock: Man
     assert answer.error_code == ErrorCode.invalid_config
     assert "metadata.secret.keys" in (answer.message or "")
     assert "hunter2" not in (answer.message or "")
-    assert (await world.create(sasl__password="${env:SOURCE_PASSWORD}")).error_code == 0
-    assert world.configs["sasl.password"] == "${env:SOURCE_PASSWORD}"
+    assert (await world.create(sasl__password="${env:HEADRACE_LINK_PASSWORD}")).error_code == 0
+    assert world.configs["sasl.password"] == "${env:HEADRACE_LINK_PASSWORD}"
 
 
 async def test_configs_change_one_by_one_and_the_link_is_checked_as_a_whole(world: World) -> None:
