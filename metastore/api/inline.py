@@ -49,7 +49,7 @@ class InlineState(NamedTuple):
     archive_fails: bool
     """The last attempt to archive WAL failed: Postgres keeps it on its disk."""
     retained_wal_bytes: int
-    """WAL that is kept for a standby or another reader that is behind."""
+    """WAL that is kept for a standby or another reader that is behind, or for an archive that is: the larger one."""
     asked_ms: int
     """How long ago all that was committed until then was asked to be moved; -1: not within an hour."""
 

@@ -24,14 +24,15 @@ from headrace.metastore.api.compaction import NewFile
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.topics import NewTopic
 
-LINK_RESOURCE = 100
-"""The type of the metadata log's configs of links: no type of Kafka's."""
-LINK_NAME = "link.name"
-"""The config of a topic that says of which link it is a copy."""
 LINKED_EPOCH = 2_040 << 20
 """The leader epoch of a linked partition: above all that a source can have in its first 2,040 lives."""
 EPOCHS_APART = 1 << 16
 """How far it is above its source's if that is itself a promoted copy: the source's epoch rises with its count."""
+
+
+def linked_epoch(source_epoch: int) -> int:
+    """Return the leader epoch of linked partitions of a topic of which this is the source's highest one."""
+    return max(LINKED_EPOCH, source_epoch + EPOCHS_APART)
 
 
 class FoundTopic(NamedTuple):

@@ -109,7 +109,8 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY, CLUSTER_LINKS):
+    only_rises = (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY, CLUSTER_LINKS)
+    if level < current and name in only_rises:
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current:
         _refuse_what_older_agents_lack(image, name, level, current)

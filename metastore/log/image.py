@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from headrace.config.link_configs import LINK_NAME, LINK_RESOURCE
 from headrace.metastore.api.agents import (
     CLUSTER_LINKS,
     COMMIT_SHARDS,
@@ -25,7 +26,6 @@ from headrace.metastore.api.agents import (
     FeatureRange,
     Listener,
 )
-from headrace.metastore.api.links import LINK_NAME, LINK_RESOURCE
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,

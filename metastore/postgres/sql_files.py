@@ -26,12 +26,13 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from headrace.config.link_configs import LINK_RESOURCE
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, BulkOutcome, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.inline import InlineSlotState
 from headrace.metastore.api.jobs import JobState
-from headrace.metastore.api.links import LINK_RESOURCE, LinkedOutcome, Promotion
+from headrace.metastore.api.links import LinkedOutcome, Promotion
 from headrace.metastore.api.read import FeedKind, OffsetKind
 from headrace.metastore.api.restoring import RestoreOutcome
 from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState

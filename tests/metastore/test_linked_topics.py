@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from headrace.config.link_configs import LINK_NAME
 from headrace.metastore.api.commit import BatchOutcome, StagedBatch
 from headrace.metastore.api.compaction import NewFile
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.links import (
-    LINK_NAME,
     LINKED_EPOCH,
     CopiedProducer,
     FoundTopic,

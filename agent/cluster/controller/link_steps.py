@@ -33,6 +33,7 @@ from headrace.metastore.api.links import (
     LinkSource,
     NewLinkedTopic,
     Promotion,
+    linked_epoch,
 )
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.link_lag import NEVER, summed
@@ -113,7 +114,7 @@ def plan(
     for (each, copied), reason in zip(asked, reasons, strict=True):
         if reason is None:
             linked = copied._replace(configs={**copied.configs, LINK_NAME: each.link})
-            created.append(NewLinkedTopic(linked, each.link, each.source_id, each.leader_epoch))
+            created.append(NewLinkedTopic(linked, each.link, each.source_id, linked_epoch(each.leader_epoch)))
         else:
             refused.append(each._replace(problem=reason))
     return LinkPlan(created, grown, refused)
@@ -130,7 +131,7 @@ def _judge_existing(
         return OTHER_SOURCE
     if found.partition_count <= topic.partition_count:
         return None
-    return LinkedGrowth(topic.topic_id, topic.partition_count, found.partition_count, found.leader_epoch)
+    return LinkedGrowth(topic.topic_id, topic.partition_count, found.partition_count, linked_epoch(found.leader_epoch))
 
 
 def _new_topic(image: MetadataImage, found: FoundTopic, new_id: NewId) -> NewTopic:

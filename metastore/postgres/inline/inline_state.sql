@@ -15,13 +15,26 @@ BEGIN
            (SELECT current_setting('archive_mode') <> 'off'
                    AND coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
               FROM pg_stat_archiver),
-           (SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint
-              FROM pg_replication_slots),
+           greatest((SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint
+                       FROM pg_replication_slots),
+                    (SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), wal_file_end(last_archived_wal)), 0)::bigint
+                       FROM pg_stat_archiver WHERE current_setting('archive_mode') <> 'off')),
            (SELECT CASE WHEN asked_at > wall_time() - interval '1 hour' THEN wall_ms() - to_ms(asked_at) ELSE -1 END
               FROM inline_moves)
       FROM inline_slots s
      CROSS JOIN LATERAL (SELECT inline_slot_bytes(s.slot) AS bytes) AS b;
 END $$;
+
+-- Where a WAL file ends, by its name; NULL for other names. Postgres keeps what comes after the last archived one: an
+-- archive_command that hangs reports no failure.
+-- Locks: none. Idempotent: reads only. Cost: none.
+CREATE OR REPLACE FUNCTION wal_file_end(p_name text) RETURNS pg_lsn
+LANGUAGE sql STABLE STRICT AS $$
+    SELECT CASE WHEN p_name ~ '^[0-9A-F]{24}' THEN
+        '0/0'::pg_lsn + ('x' || substring(p_name FROM 9 FOR 8))::bit(32)::bigint * 4294967296::numeric
+        + (('x' || substring(p_name FROM 17 FOR 8))::bit(32)::bigint + 1) * pg_size_bytes(current_setting('wal_segment_size'))
+    END
+$$;
 
 -- The first file of a slot, live or not; NULL if it has none. And when a file was created, by its id.
 -- Locks: none. Idempotent: reads only. Cost: an index probe.

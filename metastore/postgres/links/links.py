@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from headrace.config.link_configs import LINK_NAME
 from headrace.metastore.api.cluster import MetadataRecord
 from headrace.metastore.api.compaction import NewFile
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.links import (
-    LINK_NAME,
     CopiedProducer,
     FoundTopic,
     LinkApi,

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.controller.link_steps import CREATED_PER_LOOK, OTHER_SOURCE, TAKEN, LinkSteps, WantedCopy
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.controller import ControllerLease
-from headrace.metastore.api.links import LinkedPartition, LinkSource, Promotion
+from headrace.metastore.api.links import LINKED_EPOCH, LinkedPartition, LinkSource, Promotion
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import FencedError, OutcomeUnknownError
 from tests.agent.cluster.fake_link_api import FakeLinkApi
@@ -83,7 +83,7 @@ async def test_found_topics_are_created_with_the_configs_and_the_rights_of_their
     await world.look()
     (created,) = world.api.created
     assert created.topic.configs == {"retention.ms": "5", "link.name": "old"}
-    assert (created.link, created.source_id, created.leader_epoch) == ("old", uuid.UUID(int=7), 3)
+    assert (created.link, created.source_id, created.leader_epoch) == ("old", uuid.UUID(int=7), LINKED_EPOCH)
     assert [(each.creator, each.topic.name, each.topic.partition_count) for each in world.wanted] == [
         ("User:alice", "orders", 3)
     ]

@@ -17,6 +17,7 @@ from headrace.agent.serve.handlers import register_handlers
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (
     CHOSEN_FEATURES,
+    CLUSTER_LINKS,
     KAFKA_FEATURES,
     LEADER_SPREAD,
     LOW_LATENCY,
@@ -56,6 +57,7 @@ def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: An
             ("Feature", {"name": TOPIC_TABLES, "min_supported_version": 1, "max_supported_version": 1}),
             ("Feature", {"name": SHARE_VERSION, "min_supported_version": 0, "max_supported_version": 1}),
             ("Feature", {"name": LOW_LATENCY, "min_supported_version": 1, "max_supported_version": 1}),
+            ("Feature", {"name": CLUSTER_LINKS, "min_supported_version": 1, "max_supported_version": 1}),
             ("Feature", {"name": LEADER_SPREAD, "min_supported_version": 1, "max_supported_version": 10}),
         ],
         "rack": "a",
@@ -298,11 +300,19 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         (TOPIC_TABLES, 1, 1),
         *([(SHARE_VERSION, 0, 1)] if version > 3 else []),
         (LOW_LATENCY, 1, 1),
+        (CLUSTER_LINKS, 1, 1),
         (LEADER_SPREAD, 1, 10),
     ]
     finalized = sorted((f.name, f.max_version_level) for f in answer.finalized_features)
-    own = [(LOW_LATENCY, 1), (METADATA_FORMAT, 4), (SHARE_VERSION, 1), (TOPIC_TABLES, 1), (TRANSACTION_VERSION, 2)]
-    assert finalized == sorted([*kafkas, *own])
+    own = {
+        CLUSTER_LINKS: 1,
+        LOW_LATENCY: 1,
+        METADATA_FORMAT: 4,
+        SHARE_VERSION: 1,
+        TOPIC_TABLES: 1,
+        TRANSACTION_VERSION: 2,
+    }
+    assert finalized == sorted([*kafkas, *own.items()])
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
 
