@@ -142,7 +142,7 @@ async def test_a_copy_grows_with_its_source_and_with_no_other_topic(world: World
     assert world.api.grown == []
     world.api.find("orders", 4)
     await world.look()
-    assert [tuple(each) for each in world.api.grown] == [(topic_id, 2, 4, 3)]
+    assert [tuple(each) for each in world.api.grown] == [(topic_id, 2, 4, LINKED_EPOCH)]
     world.api.find("orders", 8, source=8)
     await world.look()
     assert len(world.api.grown) == 1
