@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import time
 from pathlib import Path
 
@@ -33,6 +34,7 @@ FIRST = 20
 """After so many records an agent without low latency waits for linger: early flushes cost money."""
 TOPIC = "first"
 WAIT_SECONDS = 60.0
+REFUSED = re.compile(r"^headrace_produce_not_inline_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 def send(bootstrap: str, records: int) -> list[float]:
@@ -55,11 +57,15 @@ def send(bootstrap: str, records: int) -> list[float]:
     return taken
 
 
-async def start_and_send(target: str, folder: Path, records: int) -> list[float]:
-    """The times of the first records on a new cluster."""
+async def start_and_send(target: str, folder: Path, records: int) -> tuple[list[float], int]:
+    """Return the times of the first records on a new cluster, and how many of their requests with low latency went into
+    the bucket.
+    """
     async with open_target(parse_target(target), folder, None) as running:
         await asyncio.to_thread(create_topic, running.bootstrap, TOPIC, PARTITIONS, 1)
-        return await asyncio.to_thread(send, running.bootstrap, records)
+        taken = await asyncio.to_thread(send, running.bootstrap, records)
+        pages = [await asyncio.to_thread(running.access.page, address, "/metrics") for address in running.metrics]
+        return taken, sum(int(float(count)) for page in pages for count in REFUSED.findall(page))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,16 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def benchmark(run: BenchmarkRun) -> None:
     args, linger_ms = run.args, Settings().linger_ms
     rounds: dict[str, list[list[float]]] = {name: [] for name in TARGETS}
+    refused = dict.fromkeys(TARGETS, 0)
     for _ in range(args.rounds):
         for name, target in TARGETS.items():
             folder = run.folder("first") / "target"
             folder.mkdir()
             folder.chmod(0o711)
-            rounds[name].append(await start_and_send(target, folder, args.records))
+            taken, into_bucket = await start_and_send(target, folder, args.records)
+            rounds[name].append(taken)
+            refused[name] += into_bucket
     for name, found in rounds.items():
-        together = [taken for taken_of_round in found for taken in taken_of_round]
-        after_first = [taken for taken_of_round in found for taken in taken_of_round[1:]]
-        first = [taken for taken_of_round in found for taken in taken_of_round[1:FIRST]]
+        together = [ms for of_round in found for ms in of_round]
+        after_first = [ms for of_round in found for ms in of_round[1:]]
+        first = [ms for of_round in found for ms in of_round[1:FIRST]]
         run.row(
             name,
             {
@@ -89,9 +98,10 @@ async def benchmark(run: BenchmarkRun) -> None:
                 "ms p99": percentile(together, 99),
                 f"ms p50 of records 2 to {FIRST}": percentile(first, 50),
                 "ms p99 of those": percentile(first, 99),
-                "ms of the very first, most": max(taken[0] for taken in found),
+                "ms of the very first, most": max(of_round[0] for of_round in found),
                 "ms longest of the others": max(after_first),
-                f"answers after {linger_ms} ms or more": sum(taken >= linger_ms for taken in after_first),
+                f"answers after {linger_ms} ms or more": sum(ms >= linger_ms for ms in after_first),
+                "requests that were refused to be inline": refused[name],
             },
         )
 

@@ -4,19 +4,24 @@ A separate Postgres with a synchronous standby (fsync and synchronous_commit on 
 flush. --others agents commit files of the bucket to their topic, one each 100 to 250 ms; they are measured. Meanwhile
 --traffic other agents commit as many files to another topic, in the same pace, in turns: none, files of the bucket
 (no bytes), inline files of 16 KiB, and of 256 KiB. So the last two differ from the second by their bytes alone.
-Both are separate processes (load/workloads/committing.py). Between two turns the slots are emptied.
+Both are separate processes (load/workloads/committing.py). Between two turns the slots are emptied. "Waits" are those
+of all backends with a statement in progress, as in committers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import time
+from collections import Counter
 from dataclasses import dataclass
+
+import psycopg
 
 from headrace.cli.bench.orders import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.benchmarks.committers import create_topic
+from load.benchmarks.committers import create_topic, sample_waits
 from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import grow_old, read_cost
 from load.postgres_servers import Servers
@@ -25,6 +30,7 @@ from load.workloads.committing import CommitterPlan, reported, start_workers, te
 
 EXTENTS, BATCHES = 8, 1
 KIB = 1_024
+SAMPLE_SECONDS = 0.05
 SLOT_BYTES, SLOT_MS = 1 << 30, 3_600_000
 
 
@@ -48,8 +54,12 @@ async def _slot(url: str) -> int:
     return state.slot
 
 
-def measure(url: str, kind: Traffic, args: argparse.Namespace, first: int, topics: tuple[int, int]) -> list[float]:
-    """Return the latencies of the others' commits in a turn, in ms. `first`: node ids that were not used before."""
+def measure(
+    url: str, kind: Traffic, args: argparse.Namespace, first: int, topics: tuple[int, int]
+) -> tuple[list[float], Counter[str]]:
+    """Return the latencies of the others' commits in a turn, in ms, and what all backends waited for. `first`: node
+    ids that were not used before.
+    """
 
     def plan(topic: int, node_id: int, committers: int, batch_bytes: int, slot: int) -> CommitterPlan:
         return CommitterPlan(
@@ -64,13 +74,15 @@ def measure(url: str, kind: Traffic, args: argparse.Namespace, first: int, topic
         plans.append(plan(topics[1], first + args.others, args.traffic, size, slot))
     workers = start_workers(plans)
     tell(workers, "go")
+    with psycopg.connect(url, autocommit=True) as connection:
+        waits = sample_waits(connection, time.monotonic() + args.seconds, SAMPLE_SECONDS)
     tell(workers, "end")
     latencies = reported(workers[:1])
     if kind is not NONE:
         reported(workers[1:])
     for worker in workers:
         worker.wait()
-    return latencies
+    return latencies, waits
 
 
 def take_turns(run: BenchmarkRun, url: str) -> None:
@@ -79,17 +91,20 @@ def take_turns(run: BenchmarkRun, url: str) -> None:
     topics = (asyncio.run(create_topic(url, args.partitions)), asyncio.run(create_topic(url, args.partitions)))
     found: dict[Traffic, list[float]] = {kind: [] for kind in KINDS}
     wal: dict[Traffic, int] = dict.fromkeys(KINDS, 0)
+    waited: dict[Traffic, Counter[str]] = {kind: Counter() for kind in KINDS}
     first = 1
     for turn in range(args.rounds):
         for kind in (*KINDS[turn % len(KINDS) :], *KINDS[: turn % len(KINDS)]):
             before = read_cost(url)
-            found[kind] += measure(url, kind, args, first, topics)
+            latencies, waits = measure(url, kind, args, first, topics)
+            found[kind] += latencies
+            waited[kind].update(waits)
             wal[kind] += read_cost(url).since(before).wal_bytes
             first += args.others + args.traffic
             run_sql(url, "TRUNCATE inline_files")
             run_sql(url, "CHECKPOINT")
     for kind, latencies in found.items():
-        p95 = percentile(latencies, 95)
+        p95, samples = percentile(latencies, 95), waited[kind].total() or 1
         run.row(
             f"traffic: {kind.name}",
             {
@@ -100,6 +115,7 @@ def take_turns(run: BenchmarkRun, url: str) -> None:
                 "times p95 of none": p95 / percentile(found[NONE], 95),
                 "times p95 of files of the bucket": p95 / percentile(found[KINDS[1]], 95),
                 "MB of WAL": wal[kind] / 1e6,
+                "(waits)": ", ".join(f"{name} {100 * n / samples:.0f} %" for name, n in waited[kind].most_common(5)),
             },
         )
 

@@ -4,6 +4,7 @@ Place: `python -m load.workloads.inline_agents PLAN`, a child process under load
 protocol of load/workloads/committing.py: it prints `prepared`, waits for a line, works, and prints what it counted as
 JSON, every `report_seconds` and at the end. Real are the segment files, the commits, the slots, and the policy with the
 cluster's limits (agent/produce/inline_policy.py); an agent's other parts are not here.
+The client of a request is its first partition, for the policy.
 An agent has two open files as the flusher has them: the one that may be inline closes as soon as no call is under way,
 the one for the bucket after LINGER_S; a PUT takes `put_ms`. One call at a time has all that is ready.
 Invariant: batches of a partition are committed in the order of their sequences: a partition is in one open file at a
@@ -217,7 +218,7 @@ class SendingAgent:
         batches = [self._batch(index, at) for index in chosen]
         size = sum(len(batch.data) for batch in batches)
         self._counted.arrived_bytes += size
-        may_be = self._plan.low_latency and not self._policy.is_refused(size, time.monotonic())
+        may_be = self._plan.low_latency and not self._policy.is_refused(size, time.monotonic(), str(chosen[0]))
         if may_be and not _indexes(self._for_bucket) & set(chosen):
             if _size(self._inline) + size > self._plan.file_bytes:
                 self._close_inline()

@@ -80,6 +80,6 @@ def test_others_are_measured_with_each_traffic(capsys: pytest.CaptureFixture[str
 def test_the_first_records_are_sent_one_by_one() -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o711)
-        taken = asyncio.run(first_records.start_and_send(first_records.TARGETS["a directory"], Path(name), 5))
-    assert len(taken) == 5
+        taken, refused = asyncio.run(first_records.start_and_send(first_records.TARGETS["a directory"], Path(name), 5))
+    assert (len(taken), refused) == (5, 0)
     assert min(taken) > 0
