@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from headrace.compactor.links.copying import Copying, Pace
+from headrace.compactor.links.copying import Copying, LinkPace
 from headrace.compactor.links.kafka_source import open_source
 from headrace.compactor.links.looks import Looks, LookTerms
 from headrace.compactor.links.metrics import LinkMetrics
@@ -135,7 +135,7 @@ class _Run:
             rng,
             lambda: now_ms + round((clock.monotonic() - began) * 1000),
         )
-        pace = Pace(int(value_of(self._configs, MAX_RATE)) / self._part.shares)
+        pace = LinkPace(int(value_of(self._configs, MAX_RATE)) / self._part.shares)
         copying = Copying(self._link, source, stored, clock, pace, metrics)
         known = {each.link: each.cluster_id for each in await metastore.links.link_sources()}
         terms = LookTerms(

@@ -30,7 +30,7 @@ from headrace.compactor.links.files import LinkFile
 from headrace.compactor.links.metrics import LinkMetrics
 from headrace.compactor.links.partition_copy import OWN_PRODUCER, PartitionCopy
 from headrace.compactor.links.source import NO_LEADER, FetchAnswer, Fetched, Source
-from headrace.compactor.links.storing import LinkStore, Stored
+from headrace.compactor.links.storing import AppendedFile, LinkStore
 from headrace.metastore.api.links import LinkedOutcome
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
@@ -68,7 +68,7 @@ LOOK_AGAIN = frozenset(
 """Another broker leads, or the topic is another one: the next look at the source says so."""
 
 
-class Pace:
+class LinkPace:
     """How fast a share of a link reads. `bytes_per_s` 0: no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -99,7 +99,7 @@ class Copying:
     """The rounds of one job. `copies` by partition key; others change it between steps (looks.py)."""
 
     def __init__(
-        self, link: str, source: Source, store: LinkStore, clock: Clock, pace: Pace, metrics: LinkMetrics
+        self, link: str, source: Source, store: LinkStore, clock: Clock, pace: LinkPace, metrics: LinkMetrics
     ) -> None:
         self.link, self.copies = link, dict[int, PartitionCopy]()
         self.is_over = False
@@ -112,7 +112,7 @@ class Copying:
         self._store, self._pace, self._metrics = store, pace, metrics
         self._leaders: defaultdict[int, LeaderState] = defaultdict(LeaderState)
         self._file, self._opened_at = LinkFile(), 0.0
-        self._storing: asyncio.Task[Stored] | None = None
+        self._storing: asyncio.Task[AppendedFile] | None = None
         self._logged_at = -LOG_SECONDS
 
     async def step(self, seconds: float) -> None:
@@ -264,7 +264,7 @@ class Copying:
         """Return whether the open file is stored now."""
         return self._file.is_full or (bool(self._file) and self.clock.monotonic() - self._opened_at >= FILE_SECONDS)
 
-    def _note_stored(self, storing: asyncio.Task[Stored]) -> None:
+    def _note_stored(self, storing: asyncio.Task[AppendedFile]) -> None:
         """Note what became of a file. The job is over if that is not sure."""
         self.is_over = True
         try:

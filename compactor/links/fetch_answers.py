@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from headrace.compactor.links.source import ABORTED_MAX, Bounds, FetchAnswer, Fetched
+from headrace.compactor.links.source import ABORTED_MAX, FetchAnswer, Fetched, SourceBounds
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -92,7 +92,7 @@ def _read_partition(answer: memoryview, position: int, version: int, topic: str)
         tags, position = wire.read_tags(answer, position)
         if _DIVERGING_TAG in tags:
             diverging = _EPOCH_END.unpack_from(tags[_DIVERGING_TAG], 0)
-    bounds = Bounds(start, high_watermark, stable)
+    bounds = SourceBounds(start, high_watermark, stable)
     return Fetched(topic, index, _code(error), bounds, aborted, records, diverging), position
 
 

@@ -28,11 +28,11 @@ from headrace.compactor.links.source import (
     NO_LEADER,
     PARTITIONS_MAX,
     TEXT_CHARACTERS_MAX,
-    Bounds,
     FetchAnswer,
-    Position,
+    SourceBounds,
     SourceMetadata,
     SourcePartition,
+    SourcePosition,
     SourceProducer,
     SourceTopic,
     TopicIndex,
@@ -102,8 +102,8 @@ class KafkaSource:
             found |= await self._ask(ANY, partial(_configs, names=names[first : first + TOPICS_PER_REQUEST]))
         return found
 
-    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, Bounds]:
-        def ask(cluster: KafkaCluster) -> dict[TopicIndex, Bounds]:
+    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, SourceBounds]:
+        def ask(cluster: KafkaCluster) -> dict[TopicIndex, SourceBounds]:
             starts = _list_offsets(cluster, leader, partitions, EARLIEST, READ_UNCOMMITTED)
             stables = _list_offsets(cluster, leader, partitions, LATEST, READ_COMMITTED)  # before the ends: not above
             ends = _list_offsets(cluster, leader, partitions, LATEST, READ_UNCOMMITTED)
@@ -112,14 +112,14 @@ class KafkaSource:
             for each in partitions:
                 start, end, stable = (answers.get(each, nothing) for answers in (starts, ends, stables))
                 error = next((code for code, _ in (start, end, stable) if code is not ErrorCode.none), ErrorCode.none)
-                found[each] = Bounds(start[1], end[1], stable[1], error)
+                found[each] = SourceBounds(start[1], end[1], stable[1], error)
                 if error is ErrorCode.none:
                     found[each].check()
             return found
 
         return await self._ask(leader, ask)
 
-    async def fetch(self, leader: int, positions: Sequence[Position], bytes_max: int) -> FetchAnswer:
+    async def fetch(self, leader: int, positions: Sequence[SourcePosition], bytes_max: int) -> FetchAnswer:
         def ask(cluster: KafkaCluster) -> FetchAnswer:
             request = _fetch_request(cluster, positions, bytes_max)
             names = {each.topic_id: each.topic for each in positions}
@@ -174,7 +174,8 @@ class KafkaSource:
         """Return what `work` returns; `hang_up` lets it end early."""
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
-            return await asyncio.wait_for(asyncio.shield(working), self._ask_seconds)
+            async with asyncio.timeout(self._ask_seconds):
+                return await asyncio.shield(working)
         except (TimeoutError, asyncio.CancelledError) as error:
             hang_up()
             working.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -278,7 +279,7 @@ def _list_offsets(
     }
 
 
-def _fetch_request(cluster: KafkaCluster, positions: Sequence[Position], bytes_max: int) -> Any:
+def _fetch_request(cluster: KafkaCluster, positions: Sequence[SourcePosition], bytes_max: int) -> Any:
     m = cluster.message(ApiKey.FETCH)
     by_id = cluster.newest(ApiKey.FETCH, LAST) if all(each.topic_id.version != MADE_HERE for each in positions) else 0
     if by_id >= FIRST_BY_ID:

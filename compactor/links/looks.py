@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from headrace.compactor.links.copying import Copying
 from headrace.compactor.links.partition_copy import OWN_PRODUCER, PartitionCopy
 from headrace.compactor.links.producers import ProducerState, copied
-from headrace.compactor.links.source import NO_LEADER, Bounds, SourceProducer, SourceTopic, TopicIndex
+from headrace.compactor.links.source import NO_LEADER, SourceBounds, SourceProducer, SourceTopic, TopicIndex
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.links import LinkApi, LinkedPartition, Promotion
 from headrace.metastore.api.retention import LogStartTarget, RetentionApi
@@ -139,11 +139,11 @@ class Looks:
         now, late = self._clock.monotonic(), 0
         self._watched = {place: watched for place, watched in self._watched.items() if now < watched[1]}
         for leader, copies in _by_leader(copy for copy, _ in self._watched.values() if copy.leader != NO_LEADER):
-            bounds: dict[TopicIndex, Bounds] = {}
+            bounds: dict[TopicIndex, SourceBounds] = {}
             with contextlib.suppress(HeadraceError):
                 bounds = await self._source.bounds(leader, dict.fromkeys((copy.place for copy in copies), -1))
             for copy in copies:
-                end = bounds.get(copy.place, Bounds()).end
+                end = bounds.get(copy.place, SourceBounds()).end
                 if end > max(copy.end, copy.stored_end):
                     logger.warning(
                         "records came to the source after the promotion: link=%s topic=%s partition=%d offsets=%d-%d",

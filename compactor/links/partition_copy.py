@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.compactor.links.chunks import Chunk
 from headrace.compactor.links.producers import ProducerStates
-from headrace.compactor.links.source import NO_LEADER, Bounds, Position, TopicIndex
+from headrace.compactor.links.source import NO_LEADER, SourceBounds, SourcePosition, TopicIndex
 from headrace.metastore.api.links import LinkedPartition, PartitionReport
 
 PARTITION_BYTES = 1024 * 1024
@@ -35,7 +35,7 @@ class PartitionCopy:
     stored_end: int = 0
     last_epoch: int = -1
     producers: ProducerStates = field(default_factory=ProducerStates)
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: SourceBounds = field(default_factory=SourceBounds)
     leader: int = NO_LEADER
     leader_epoch: int = -1
     current_at: float = 0.0
@@ -78,14 +78,14 @@ class PartitionCopy:
         """Return whether it can be fetched now."""
         return self.leader != NO_LEADER and not self.is_recreated and now >= self.next_attempt_at
 
-    def position(self, room_bytes: int = 0) -> Position:
+    def position(self, room_bytes: int = 0) -> SourcePosition:
         """The place from which it is fetched: the log end, or the source's log start if that is above it.
         `room_bytes`: what it may add to the answer, if that is more than usual.
         """
         offset = max(self.end, self.bounds.start)
         last_epoch = self.last_epoch if offset == self.end else -1
         row, most = self.row, max(self.bytes_max, room_bytes)
-        return Position(row.name, row.source_id, row.partition_index, offset, self.leader_epoch, last_epoch, most)
+        return SourcePosition(row.name, row.source_id, row.partition_index, offset, self.leader_epoch, last_epoch, most)
 
     def fail(self, problem: str, now: float) -> None:
         """Keep the reason why it is not copied, and wait before the next attempt."""

@@ -52,7 +52,7 @@ class SourceMetadata(NamedTuple):
     topics: Mapping[str, SourceTopic]
 
 
-class Bounds(NamedTuple):
+class SourceBounds(NamedTuple):
     """The ends of a partition at the source; `error` not none: the leader did not say."""
 
     start: int = -1
@@ -69,7 +69,7 @@ class Bounds(NamedTuple):
             raise CorruptError(f"offsets contradict: start={self.start} stable={self.stable} end={self.end}")
 
 
-class Position(NamedTuple):
+class SourcePosition(NamedTuple):
     """The place from which a partition is fetched. `last_epoch`: of the record before the offset; -1: not known."""
 
     topic: str
@@ -87,7 +87,7 @@ class Fetched(NamedTuple):
     topic: str
     partition: int
     error: ErrorCode
-    bounds: Bounds
+    bounds: SourceBounds
     aborted: Sequence[tuple[int, int]]
     """(producer id, first offset) of each aborted transaction with batches in it."""
     records: memoryview
@@ -123,10 +123,10 @@ class Source(Protocol):
     async def configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return what the topics were given, by topic and name. Those that may not be read are missing."""
 
-    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, Bounds]:
+    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, SourceBounds]:
         """Return the bounds of partitions of one leader; `partitions` has their leader epochs."""
 
-    async def fetch(self, leader: int, positions: Sequence[Position], bytes_max: int) -> FetchAnswer:
+    async def fetch(self, leader: int, positions: Sequence[SourcePosition], bytes_max: int) -> FetchAnswer:
         """Read committed batches of partitions of one leader. Waits a moment if there is nothing new."""
 
     async def epoch_ends(self, leader: int, epochs: Mapping[TopicIndex, int]) -> dict[TopicIndex, int]:

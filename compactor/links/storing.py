@@ -23,7 +23,7 @@ from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ObjectStore
 
 
-class Stored(NamedTuple):
+class AppendedFile(NamedTuple):
     """What became of a file."""
 
     ends: dict[int, int]
@@ -50,7 +50,7 @@ class LinkStore:
         self._links, self._segments, self._store = links, segments, store
         self._token, self._rng, self._born_ms = token, rng, born_ms
 
-    async def append(self, file: LinkFile) -> Stored:
+    async def append(self, file: LinkFile) -> AppendedFile:
         """Store and append what the file has. Errors as the store's and LinkApi.append_linked; UnavailableError if the
         cluster's merged files have no keys yet.
         """
@@ -71,13 +71,13 @@ class LinkStore:
         return _stored(laid_out, outcomes, lost)
 
 
-def _stored(file: LaidOut, outcomes: list[LinkedOutcome], lost: dict[int, int]) -> Stored:
+def _stored(file: LaidOut, outcomes: list[LinkedOutcome], lost: dict[int, int]) -> AppendedFile:
     refused: dict[int, LinkedOutcome] = {
         run.partition_key: outcome
         for run, outcome in zip(file.runs, outcomes, strict=True)
         if outcome is not LinkedOutcome.DONE
     }
-    return Stored(
+    return AppendedFile(
         {key: end for key, end in file.ends.items() if key not in refused},
         refused,
         {key: count for key, count in lost.items() if key not in refused},

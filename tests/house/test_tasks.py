@@ -60,6 +60,7 @@ ACCOUNTED = {
     "client/producer.py": {"_new_sender": LIBRARY},
     "client/sending.py": {"run": LIBRARY},
     "jobs/runner.py": {"_run": AWAITED},
+    "compactor/links/copying.py": {"step": AWAITED, "finish": AWAITED, "_wait": AWAITED, "_fetch_more": AWAITED},
     "compactor/sources.py": {"_begin": SHARED},
     "compactor/spark/application.py": {"drain": AWAITED},
     "compactor/spark/driver.py": {"in_group": AWAITED},

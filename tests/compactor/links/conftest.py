@@ -1,3 +1,5 @@
+"""A session of the database for the tests of links."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from kio.schema.errors import ErrorCode
 
 from headrace.compactor.links.source import (
-    Bounds,
     FetchAnswer,
     Fetched,
-    Position,
+    SourceBounds,
     SourceMetadata,
     SourcePartition,
+    SourcePosition,
     SourceProducer,
     SourceTopic,
     TopicIndex,
@@ -72,12 +72,12 @@ class FakeSource:
         self._answer()
         return {name: self.topics[name].configs for name in names}
 
-    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, Bounds]:
+    async def bounds(self, leader: int, partitions: Mapping[TopicIndex, int]) -> dict[TopicIndex, SourceBounds]:
         """See Source."""
         self._answer()
         return {place: self._bounds(self._log(place)) for place in partitions}
 
-    async def fetch(self, leader: int, positions: Sequence[Position], bytes_max: int) -> FetchAnswer:
+    async def fetch(self, leader: int, positions: Sequence[SourcePosition], bytes_max: int) -> FetchAnswer:
         """See Source."""
         self._answer()
         self.fetches += 1
@@ -113,12 +113,12 @@ class FakeSource:
     def _log(self, place: TopicIndex) -> SourceLog:
         return self.topics[place[0]].logs[place[1]]
 
-    def _bounds(self, log: SourceLog) -> Bounds:
-        return Bounds(log.start, log.end, log.stable)
+    def _bounds(self, log: SourceLog) -> SourceBounds:
+        return SourceBounds(log.start, log.end, log.stable)
 
-    def _fetched(self, position: Position) -> Fetched:
+    def _fetched(self, position: SourcePosition) -> Fetched:
         topic = self.topics.get(position.topic)
-        none = Fetched(position.topic, position.partition, ErrorCode.none, Bounds(), [], memoryview(bytearray()))
+        none = Fetched(position.topic, position.partition, ErrorCode.none, SourceBounds(), [], memoryview(bytearray()))
         if topic is None or topic.topic_id != position.topic_id:
             return none._replace(error=ErrorCode.unknown_topic_id)
         log = topic.logs[position.partition]
@@ -139,7 +139,7 @@ def _producers(log: SourceLog) -> list[SourceProducer]:
     ]
 
 
-def _diverging(log: SourceLog, position: Position) -> tuple[int, int] | None:
+def _diverging(log: SourceLog, position: SourcePosition) -> tuple[int, int] | None:
     """Return the log's end of this epoch if it is below the position (KIP-595)."""
     same = [batch for batch in log.batches if batch.leader_epoch <= position.last_epoch]
     later = [batch for batch in log.batches if batch.leader_epoch > position.last_epoch]

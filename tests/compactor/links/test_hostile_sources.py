@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.compactor.links.fetch_answers import FIRST_BY_ID, LAST, decode_fetch_answer
 from headrace.compactor.links.kafka_source import KafkaSource, open_source
-from headrace.compactor.links.source import Bounds
+from headrace.compactor.links.source import SourceBounds
 from headrace.config.link_configs import BOOTSTRAP_SERVERS
 from headrace.protocol.client.login import Login
 from headrace.protocol.client.transport import ClientConfig
@@ -55,7 +55,7 @@ def test_answers_are_read_in_each_version(version: int) -> None:
     first, second = answer.partitions
     assert answer.throttle_s == 1.5
     assert (first.topic, first.partition, first.error) == ("orders", 1, ErrorCode.none)
-    assert first.bounds == Bounds(5 if version >= 5 else -1, 90, 80)
+    assert first.bounds == SourceBounds(5 if version >= 5 else -1, 90, 80)
     assert (bytes(first.records), list(first.aborted)) == (b"records", [(3, 60), (4, 70)])
     assert second.error is ErrorCode.offset_out_of_range
     assert second.diverging == ((4, 55) if version > 11 else None)
