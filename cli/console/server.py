@@ -42,7 +42,7 @@ from headrace.cli.console.access import (
 from headrace.cli.console.agent_metrics import AgentPages
 from headrace.cli.console.cluster_link import ClusterLink
 from headrace.cli.console.metastore_link import MetastoreLink
-from headrace.cli.console.pages import changes, groups, overview, records, topics
+from headrace.cli.console.pages import changes, groups, links, overview, records, topics
 from headrace.cli.console.parts import ConsoleParts, Pages
 from headrace.cli.console.sampler import Sampler
 from headrace.cli.console.table_link import TableLink
@@ -65,7 +65,7 @@ ALL_PAGES = (
     *(overview.add_pages, overview.add_charts, overview.add_files),
     *(topics.add_pages, topics.add_configs, topics.add_tables),
     *(groups.add_pages, groups.add_clients),
-    *(records.add_pages, changes.add_pages),
+    *(records.add_pages, changes.add_pages, links.add_pages),
 )
 """What adds the pages of the console to its application."""
 

@@ -15,7 +15,9 @@ from headrace.cli.console.access import CONTENT_SECURITY_POLICY
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.main import main
 from headrace.config.settings import Settings
+from headrace.protocol.client.cluster import KafkaCluster
 from headrace.protocol.client.transport import client_config
+from headrace.protocol.link_requests import LinkOp, LinkRequest
 from headrace.storage.clock import SystemClock
 from load.dev_server import DevServer
 from tests.balancer import Balancer
@@ -39,6 +41,7 @@ from tests.cli.console.scene import (
     Member,
     console_of,
 )
+from tests.forked_cluster import ForkedCluster
 from tests.share_member import ShareMember
 
 NOWHERE = "127.0.0.1:1"
@@ -62,6 +65,21 @@ def test_the_overview_shows_agents_quorum_and_alarms(pages: PlainBrowser, kafka_
     for text in ("2 of 2", "is the active controller", "metadata.format", "with <code>--metastore-url</code>"):
         assert text in page
     assert "Last contact" not in page
+
+
+@pytest.mark.requirement("X14")
+def test_links_are_shown_with_their_topics_and_what_is_wrong(pages: PlainBrowser, cluster: ForkedCluster) -> None:
+    configs: dict[str, str | None] = {"bootstrap.servers": cluster.bootstrap, "topics": ORDERS}
+    with KafkaCluster.of(client_config(cluster.bootstrap, None)) as asked:
+        asked.links(LinkRequest(op=LinkOp.CREATE, link="old", configs=configs))
+        try:
+            page = told(lambda: pages.get("/links").text, lambda text: "and is no copy" in text)
+        finally:
+            asked.links(LinkRequest(op=LinkOp.DROP, link="old"))
+    assert '<a href="#old">old</a>' in page
+    assert page.count("following</span>") == 1
+    assert f'<th scope="row" class="name">{ORDERS}</th>' in page, "a topic that is not copied"
+    assert "no link: headrace link create makes one" in pages.get("/links").text
 
 
 def test_tables_are_shown_with_lag_state_reason_and_dead_letters(pages: PlainBrowser, kafka_only: PlainBrowser) -> None:

@@ -17,6 +17,7 @@ PAGES = {
     "clients": "/clients",
     "files": "/files",
     "tables": "/tables",
+    "links": "/links",
     "table": f"/table?name={ORDERS}",
     "configs": f"/configs?kind=topic&name={ORDERS}",
     "agent": "/configs?kind=agent",

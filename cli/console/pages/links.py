@@ -1,0 +1,62 @@
+"""Links: which clusters are copied from, how far the copies are behind, and what is wrong with them.
+
+Place: /links. It asks an agent for what `headrace link list` and `show` print; headrace link changes links.
+Invariant: reads only. A cluster without the feature, as Apache Kafka's, is said to have no links. A page shows at most
+TOPICS_MAX topics of a link: those with problems and the largest lag first.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+
+from headrace.cli.console.cluster_reads import read_cluster
+from headrace.cli.console.parts import ConsoleParts
+from headrace.config.link_configs import BOOTSTRAP_SERVERS, STATE
+from headrace.metastore.api.agents import CLUSTER_LINKS
+from headrace.protocol.link_requests import LinkOp, LinkRequest, ShownLink, ShownTopic
+
+TOPICS_MAX = 200
+LINKS_SHOWN_MAX = 20
+"""Links of which the topics are asked for."""
+PERCENT = 100.0
+
+
+def add_pages(app: FastAPI, console: ConsoleParts) -> None:
+    """/links"""
+
+    @app.get("/links")
+    def links() -> HTMLResponse:
+        found: list[ShownLink] = []
+        with console.link.opened() as cluster:
+            features = {feature.name: feature.level for feature in read_cluster(cluster).features}
+            has_links = bool(features.get(CLUSTER_LINKS))
+            if has_links:
+                found = list(cluster.links(LinkRequest(op=LinkOp.LIST)).links)
+            shown = [
+                cluster.links(LinkRequest(op=LinkOp.SHOW, link=each.name)).links[0] for each in found[:LINKS_SHOWN_MAX]
+            ]
+        return console.pages.render(
+            "links",
+            has_links=has_links,
+            found=found,
+            shown=[(link, link.topics[:TOPICS_MAX]) for link in shown],
+            source_of=lambda link: link.configs.get(BOOTSTRAP_SERVERS) or "",
+            state_of=state_of,
+            percent_of=percent_of,
+        )
+
+
+def state_of(link: ShownLink) -> str:
+    """One word."""
+    if link.configs.get(STATE) == "paused":
+        return "paused"
+    if link.problem:
+        return "blocked"
+    return "following" if link.cluster_id else "unknown"
+
+
+def percent_of(copied: ShownLink | ShownTopic) -> float:
+    """How much of what the source has is here, from 0 to 100."""
+    wanted = copied.records + copied.lag
+    return PERCENT if not copied.lag else PERCENT * copied.records / max(wanted, 1)
