@@ -32,6 +32,9 @@ SHARE_FACTOR = 4.0
 SLOW_FACTOR = 1.25
 SLOW_AT_LEAST_S = 0.01
 """Commits are not slow below it, also where a PUT is faster: on a directory both take milliseconds."""
+ASSUMED_PUT_S = 0.2
+"""A PUT counts as so long until one was seen: an agent that gets small files only may never do one. It is rather long,
+so that the first commits after a start are not slow by it."""
 AGAIN_S = 10.0
 """After slow commits, files are inline again for a try after this time."""
 WEIGHT = 0.1
@@ -103,8 +106,7 @@ class InlinePolicy:
     def committed(self, seconds: float, now: float) -> None:
         """A commit call with inline files took this long."""
         self._commit_s = _average(self._commit_s, seconds)
-        limit = max(self._put_s * SLOW_FACTOR, SLOW_AT_LEAST_S)
-        if self._put_s and self._commit_s > limit:
+        if self._commit_s > max((self._put_s or ASSUMED_PUT_S) * SLOW_FACTOR, SLOW_AT_LEAST_S):
             self._slow_until = now + AGAIN_S
             self._commit_s = 0.0  # the next try is judged by itself
 

@@ -1,4 +1,4 @@
-"""Which files go into the metastore: each reason against it, and the agent's share of the rate (X13)."""
+"""The files that go into the metastore: each reason against it, and the agent's share of the rate (X13)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from headrace.agent.produce.inline_policy import (
     AGAIN_S,
+    ASSUMED_PUT_S,
     BEHIND_FACTOR,
     RETAINED_WAL_BYTES,
     STATE_SECONDS,
@@ -77,6 +78,15 @@ def test_commits_that_are_slower_than_puts_make_it_wait_and_try_again() -> None:
     assert policy.why_not(1, 100.0 + AGAIN_S) is None
     policy.committed(0.2, 111.0)
     assert policy.why_not(1, 111.0) is InlineReason.SLOW
+
+
+def test_commits_can_be_slow_before_a_put_was_seen() -> None:
+    policy = policy_with()
+    policy.committed(ASSUMED_PUT_S, 100.0)
+    assert policy.why_not(1, 100.0) is None
+    for _ in range(50):
+        policy.committed(0.5, 100.0)
+    assert policy.why_not(1, 100.0) is InlineReason.SLOW
 
 
 def test_on_a_directory_commits_of_milliseconds_are_not_slow() -> None:
