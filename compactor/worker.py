@@ -139,6 +139,8 @@ REQUESTS_PER_S = 500
 ALL_OF_A_CORE = 100
 LINK_REQUESTS_MAX = 32
 """Requests to sources that are under way at a time, each on a thread."""
+LINK_LOOKS = 2
+"""Jobs that plan for links and find their topics, at a time: they mostly wait, and have their own slots."""
 LINK_GRACE_SECONDS = 0.5
 """Jobs of links run for minutes, and lose nothing when they are returned to the queue."""
 SPARE_CONNECTIONS = 2
@@ -149,7 +151,7 @@ T = TypeVar("T")
 
 def with_worker_pool(settings: Settings) -> Settings:
     """The settings, with as many metastore connections as a worker needs."""
-    jobs = settings.compactor_threads + settings.link_threads
+    jobs = settings.compactor_threads + settings.link_threads + LINK_LOOKS
     return msgspec.structs.replace(settings, metastore_pool_size=jobs + SPARE_CONNECTIONS)
 
 
@@ -183,14 +185,18 @@ class Worker:
         )
         self._following: asyncio.Task[None] | None = None
         self._link_threads = ThreadPoolExecutor(LINK_REQUESTS_MAX, thread_name_prefix="links")
-        self._link_runner = JobRunner(
-            context.metastore.jobs,
-            self._link_handlers(),
-            RunnerTerms(self.name, settings.link_threads, node_id=node_id),
-            clock,
-            context.rng,
-            job_metrics,
-            context.supervisor,
+        looking, copying = self._link_handlers()
+        self._link_runner, self._look_runner = (
+            JobRunner(
+                context.metastore.jobs,
+                handlers,
+                RunnerTerms(self.name, slots, node_id=node_id),
+                clock,
+                context.rng,
+                job_metrics,
+                context.supervisor,
+            )
+            for handlers, slots in ((copying, settings.link_threads), (looking, LINK_LOOKS))
         )
         self._runner = JobRunner(
             context.metastore.jobs,
@@ -234,6 +240,7 @@ class Worker:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
         self._link_runner.start()
+        self._look_runner.start()
         configs = EffectiveConfigs(self._settings)
         self._following = self._context.supervisor.keep(
             "pace",
@@ -247,7 +254,8 @@ class Worker:
         if self._following is not None:
             self._following.cancel()
         grace_seconds = self._settings.shutdown_grace_ms / 1000
-        await asyncio.gather(self._runner.stop(grace_seconds), self._link_runner.stop(LINK_GRACE_SECONDS))
+        of_links = [runner.stop(LINK_GRACE_SECONDS) for runner in (self._link_runner, self._look_runner)]
+        await asyncio.gather(self._runner.stop(grace_seconds), *of_links)
         self._link_threads.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
@@ -255,7 +263,8 @@ class Worker:
         await self._context.close()
 
     async def _change_pace(self, pace: Pace) -> None:
-        await self.metastore.keep_connections(pace.jobs + self._settings.link_threads + SPARE_CONNECTIONS)
+        of_links = self._settings.link_threads + LINK_LOOKS
+        await self.metastore.keep_connections(pace.jobs + of_links + SPARE_CONNECTIONS)
         self._runner.resize(pace.jobs)
         self._throttled.limit_bytes(pace.bytes_per_s)
         self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)
@@ -299,18 +308,19 @@ class Worker:
             **{kind.name: partial(self._with_settings, make) for kind, make in by_settings.items()},
         }
 
-    def _link_handlers(self) -> dict[str, JobHandler]:
-        """Return what this worker does for links. They have their own slots, so that no merge waits for a source; the
-        bucket's limits for background work do not hold for them: a link has its own.
+    def _link_handlers(self) -> tuple[dict[str, JobHandler], dict[str, JobHandler]]:
+        """Return what this worker does for links: looking, and copying. Both have their own slots, so that no merge
+        waits for a source, and no plan for a copy; the bucket's limits for background work do not hold for them: a
+        link has its own.
         """
         metastore, clock, rng = self.metastore, self._context.clock, self._context.rng
         metrics = LinkMetrics(self._context.registry)
         opener = SourceOpener(Sealing(self._settings.metadata_secret_keys), self._link_threads)
-        return {
+        looking = {
             PLAN_LINKS.name: LinkPlanner(metastore.links, metastore.jobs).handle,
-            LINK_TOPICS.name: LinkTopics(metastore.links, opener, clock, metrics).handle,
-            LINK_COPY.name: LinkCopier(metastore, self._context.store, opener, clock, rng, metrics).handle,
+            LINK_TOPICS.name: LinkTopics(metastore.links, metastore.reports, opener, clock, metrics).handle,
         }
+        return looking, {LINK_COPY.name: LinkCopier(metastore, self._context.store, opener, clock, rng, metrics).handle}
 
     async def _with_settings(self, make: Callable[[Settings], JobHandler], job: Job, lease: Lease) -> None:
         await make(await read_settings(self.metastore.cluster, self._settings))(job, lease)

@@ -65,7 +65,7 @@ RECORD_OUTCOMES = JobKind("record-outcomes", 10_000)
 ARCHIVE_AUDIT_MS = 20_000
 ARCHIVE_AUDIT = JobKind("archive-audit", ARCHIVE_AUDIT_MS)
 """Queues ARCHIVE_AUDIT_ROWS, and looks after the objects."""
-PLAN_LINKS = JobKind("plan-links", 2_000)
+PLAN_LINKS = JobKind("plan-links", 2_000, priority=5)
 """Queues LINK_TOPICS and LINK_COPY, for each link."""
 PERIODIC = (
     RETENTION, PLAN_COMPACTION, PLAN_CLEANING, CLEAN_UP_SEGMENTS,

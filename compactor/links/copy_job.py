@@ -1,8 +1,8 @@
 """The handler of jobs `link-copy`: opens the source of the link, and lets rounds and looks alternate.
 
 Place: in the job loop of links (compactor/worker.py). The job's key is LINK/SHARE, its payload the number of shares.
-Invariant: the job ends when the link's configs are other ones, when it is paused or dropped, and after RUN_SECONDS;
-its lease fences all that it does to the metastore.
+Invariant: the job ends when the link's configs are other ones, when it is paused or dropped, after RUN_SECONDS, and
+sooner if other jobs wait for a slot; its lease fences all that it does to the metastore.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace.compactor.links.looks import Looks, LookTerms
 from headrace.compactor.links.metrics import LinkMetrics
 from headrace.compactor.links.source import Source
 from headrace.compactor.links.storing import LinkStore
+from headrace.compactor.links.turns import TURN_SECONDS, others_wait
 from headrace.config.errors import ConfigError
 from headrace.config.link_configs import FENCES, MAX_RATE, WATCH_MS, is_paused, value_of
 from headrace.jobs.kinds import LINK_COPY
@@ -120,7 +121,7 @@ class _Run:
     ) -> None:
         self._metastore, self._clock, self._lease = metastore, clock, lease
         self._link, self._part, self._configs = link, part, configs
-        self._next: dict[str, float] = {}
+        self._next = {"turn": clock.monotonic() + TURN_SECONDS}
 
     async def copy(self, source: Source, store: ObjectStore, rng: random.Random, metrics: LinkMetrics) -> None:
         """Alternate looks and rounds."""
@@ -168,6 +169,8 @@ class _Run:
     async def _look(self, copying: Copying, looks: Looks) -> bool:
         """Read the rows again; False if the job has nothing to do any more."""
         if (await self._metastore.links.link_configs()).get(self._link) != self._configs:
+            return False
+        if self._is_due("turn", TURN_SECONDS) and await others_wait(self._metastore.reports, [LINK_COPY.name]):
             return False
         await looks.at_rows()
         copying.needs_look = True

@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from headrace.compactor.links.copy_job import SourceOpener
 from headrace.compactor.links.metrics import LinkMetrics
 from headrace.compactor.links.source import Source, SourceTopic
+from headrace.compactor.links.turns import TURN_SECONDS, others_wait
 from headrace.config import table_configs
 from headrace.config.link_configs import LINK_NAME, TopicFilter, is_paused
 from headrace.config.topic_configs import LOW_LATENCY_ENABLE, why_invalid
+from headrace.jobs.kinds import LINK_TOPICS, PLAN_LINKS
 from headrace.jobs.lease import Lease
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.links import FoundTopic, LinkApi, SourceReport
+from headrace.metastore.api.reports import ReportApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError
 
@@ -28,6 +31,8 @@ logger = logging.getLogger(__name__)
 RUN_SECONDS = 300.0
 LOOK_SECONDS, LOOK_SECONDS_MAX = 5.0, 60.0
 LOG_SECONDS = 60.0
+LOOKS = (LINK_TOPICS.name, PLAN_LINKS.name)
+"""What the slots for this job have to do."""
 TOPICS_MAX = 10_000
 """Topics that one link takes."""
 PROBLEM_CHARACTERS_MAX = 1_000
@@ -38,20 +43,24 @@ NOT_COPIED = frozenset({LINK_NAME, LOW_LATENCY_ENABLE})
 class LinkTopics:
     """Runs jobs of kind `link-topics`."""
 
-    def __init__(self, links: LinkApi, opener: SourceOpener, clock: Clock, metrics: LinkMetrics) -> None:
-        self._links, self._opener, self._clock, self._metrics = links, opener, clock, metrics
+    def __init__(
+        self, links: LinkApi, reports: ReportApi, opener: SourceOpener, clock: Clock, metrics: LinkMetrics
+    ) -> None:
+        self._links, self._reports = links, reports
+        self._opener, self._clock, self._metrics = opener, clock, metrics
         self._logged_at: dict[str, float] = {}
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Look at the source of the link `job.key` again and again. FencedError if the lease is lost."""
         link, until = job.key, self._clock.monotonic() + RUN_SECONDS
+        turn = self._clock.monotonic() + TURN_SECONDS
         configs = (await self._links.link_configs()).get(link)
         if configs is None or is_paused(configs):
             return
         source: Source | None = None
         pause = LOOK_SECONDS
         try:
-            while self._clock.monotonic() < until:
+            while True:
                 try:
                     source = source or self._opener.open(link, configs)
                     report = await found(link, source, TopicFilter(configs))
@@ -61,6 +70,9 @@ class LinkTopics:
                 pause = min(2 * pause, LOOK_SECONDS_MAX) if report.problem else LOOK_SECONDS
                 lease.progress = f"topics={len(report.topics)}"
                 if not await self._rest(link, configs, pause):
+                    return
+                now = self._clock.monotonic()
+                if now >= until or (now >= turn and await others_wait(self._reports, LOOKS)):
                     return
         finally:
             if source is not None:

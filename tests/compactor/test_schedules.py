@@ -28,7 +28,7 @@ async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fa
     settings = Settings(log_retention_check_interval_ms=7_000)
     worker = a_worker(metastore, fake_clock, settings)
     periods = _periods(settings, MetadataImage())
-    assert periods.keys() <= worker._runner._handlers.keys() | worker._link_runner._handlers.keys()
+    assert periods.keys() <= worker._runner._handlers.keys() | worker._look_runner._handlers.keys()
     assert periods["retention"] == 7_000
 
 

@@ -91,7 +91,8 @@ async def test_only_topics_that_the_link_names_are_found_with_configs_that_are_k
 
 
 async def _look(world: LinkWorld, opener: SourceOpener) -> None:
-    topics = LinkTopics(world.metastore.links, opener, world.clock, LinkMetrics(CollectorRegistry()))
+    metrics = LinkMetrics(CollectorRegistry())
+    topics = LinkTopics(world.metastore.links, world.metastore.reports, opener, world.clock, metrics)
     job: Job = await claim(world.metastore, LINK_TOPICS.name, key=LINK)
     await topics.handle(job, Lease(world.metastore.jobs, job, world.clock, claimed_at=0, lease_ms=60_000))
     await world.metastore.jobs.finish_job(job.token)
