@@ -27,6 +27,7 @@ from headrace.config import listeners
 from headrace.config.addresses import HIDDEN, endpoint_problem, shown_address
 from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
+from headrace.config.link_configs import REFERENCE_PREFIX
 from headrace.config.metastore_url import metastore_url_problem
 from headrace.config.refused import why_not_in_files
 from headrace.config.security_settings import SECRETS
@@ -131,7 +132,9 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(variable, names[variable], value)
         elif (key := listeners.key_of_variable(variable.removeprefix(ENV_PREFIX))) is not None:
             yield _Given(variable, key, value)
-        elif variable.startswith(ENV_PREFIX) and not variable.startswith((TEST_PREFIX, BOOTSTRAP_SERVER)):
+        elif variable.startswith(ENV_PREFIX) and not variable.startswith(
+            (TEST_PREFIX, BOOTSTRAP_SERVER, REFERENCE_PREFIX)
+        ):
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
             problem = (
                 f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
