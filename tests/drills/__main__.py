@@ -12,20 +12,19 @@ import asyncio
 import sys
 
 from load.machine_state import machine_state
-from tests.drills.run import run_drill
-from tests.drills.scripts import DRILLS
+from tests.drills.run import FILLS_DISK, SCRIPTS, run_drill
 from tests.torture.small_disk import why_missing
 
 
 def main() -> int:
     """Run them one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(DRILLS))
-    names = parser.parse_args().names or list(DRILLS)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCRIPTS))
+    names = parser.parse_args().names or list(SCRIPTS)
     print(machine_state(), flush=True)
     failed = []
     for name in names:
-        if name == "disk_full" and (reason := why_missing()):
+        if name in FILLS_DISK and (reason := why_missing()):
             print(f"== {name}: not run: {reason}", flush=True)
         elif not asyncio.run(run_drill(name, lambda line: print(line, flush=True))):
             failed.append(name)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.drills.clients import TOPIC, DrillClients
+from tests.drills.inline import INLINE_DRILLS, INLINE_SETTINGS, LOW_LATENCY
 from tests.drills.operator import Findings, doctor, moved, readiness, warnings, worse
 from tests.drills.recovery import PATIENCE_SECONDS, begin_clients, seconds_to_recover, summed_metrics
 from tests.drills.scripts import DRILLS, Act, Look
@@ -33,18 +34,23 @@ SETTINGS: dict[str, object] = {
 }
 """Settings as production has them, where the torture run is quicker."""
 ZONES = ("a", "a", "b")
+SCRIPTS = DRILLS | INLINE_DRILLS
+FILLS_DISK = ("disk_full", "inline_disk_full")
+"""Drills for which a small disk is mounted."""
 
 
 async def run_drill(name: str, write: Callable[[str], None]) -> bool:
     """Write the report; whether everything recovered, each acknowledged record was read once and in order, and what
     the drill expects was seen.
     """
-    script = DRILLS[name]
+    script = SCRIPTS[name]
     write(f"== {name}: {script.__doc__}")
     with tempfile.TemporaryDirectory(prefix="headrace-drill-") as place:
         os.chmod(place, 0o711)  # for Postgres, which does not run as root
-        fills_disk = name == "disk_full"
-        async with TortureCluster(Path(place), 1, fills_disk=fills_disk, settings=SETTINGS, zones=ZONES) as cluster:
+        fills_disk, settings = name in FILLS_DISK, SETTINGS
+        if name in INLINE_DRILLS:
+            settings = SETTINGS | LOW_LATENCY | INLINE_SETTINGS.get(name, {})
+        async with TortureCluster(Path(place), 1, fills_disk=fills_disk, settings=settings, zones=ZONES) as cluster:
             return await _Run(cluster, Path(place), write).drill(name)
 
 
@@ -62,7 +68,7 @@ class _Run:
         metrics, logs = await summed_metrics(self._cluster), self._log_sizes()
         self._clients.begin()
         self._began = time.monotonic()
-        await DRILLS[name](Act(self._cluster, self._say, self._look, self._expect, self._clients, self._directory))
+        await SCRIPTS[name](Act(self._cluster, self._say, self._look, self._expect, self._clients, self._directory))
         recovered = await self._recover()
         await asyncio.to_thread(self._clients.stop)
         for line in self._clients.lines():

@@ -11,7 +11,7 @@ from tests.drills import operator_week
 from tests.drills.__main__ import main
 from tests.drills.clients import PARTITIONS, DrillClients
 from tests.drills.operator import Findings, moved, warnings, worse
-from tests.drills.scripts import DRILLS
+from tests.drills.run import SCRIPTS
 from tests.drills.states import STATES
 from tests.flood.scripts import FLOODS
 
@@ -64,7 +64,7 @@ def test_clients_are_judged_by_partition(consumed: list[int], line: str) -> None
 
 
 def test_each_script_says_what_it_does() -> None:
-    for script in (*DRILLS.values(), *FLOODS.values()):
+    for script in (*SCRIPTS.values(), *FLOODS.values()):
         assert script.__doc__
         assert "\n" not in script.__doc__
 

@@ -121,6 +121,18 @@ class PostgresDrills:
         await asyncio.sleep(seconds)
         await self._start(self.current)
 
+    async def configure(self, lines: str) -> None:
+        """Append lines to the current server's postgresql.conf, and start it again."""
+        self.cut()
+        await asyncio.to_thread(self._servers.configure, self.current, lines)
+        self.connect()
+
+    async def add_synchronous_standby(self) -> str:
+        """Return the URL of a standby that commits wait for from now on."""
+        standby = await self._standby()
+        await asyncio.to_thread(self._servers.replicate_synchronously, self.current)
+        return self._servers.url(standby)
+
     # -- drills that lose nothing
 
     async def outage(self, seconds: float) -> None:
