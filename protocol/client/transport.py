@@ -228,10 +228,11 @@ def request_frame(client_id: str, request: Any) -> bytes:
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:
-    received = bytearray()
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
+    received = bytearray(size)
+    rest = memoryview(received)
+    while rest:
+        count = connection.recv_into(rest)  # a `recv` of what is left would make room for all of it each time
+        if not count:
             raise ConnectionResetError("connection closed before the response")
-        received += part
+        rest = rest[count:]
     return received
