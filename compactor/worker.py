@@ -316,7 +316,7 @@ class Worker:
         metastore, clock, rng = self.metastore, self._context.clock, self._context.rng
         metrics = LinkMetrics(self._context.registry)
         opener = SourceOpener(Sealing(self._settings.metadata_secret_keys), self._link_threads)
-        looking = {
+        looking: dict[str, JobHandler] = {
             PLAN_LINKS.name: LinkPlanner(metastore.links, metastore.jobs).handle,
             LINK_TOPICS.name: LinkTopics(metastore.links, metastore.reports, opener, clock, metrics).handle,
         }
