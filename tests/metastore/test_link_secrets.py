@@ -12,7 +12,12 @@ from headrace.storage.errors import InvalidError
 
 pytestmark = pytest.mark.requirement("X14", "X2")
 KEYS, NONE = Sealing(base64.b64encode(b"k" * 32).decode()), Sealing(None)
-CONFIGS = {"topics": "a", "sasl.username": "u", "sasl.password": "hunter2", "ssl.key.password": "${env:HEADRACE_LINK_KEY_PASSWORD}"}
+CONFIGS = {
+    "topics": "a",
+    "sasl.username": "u",
+    "sasl.password": "hunter2",
+    "ssl.key.password": "${env:HEADRACE_LINK_KEY_PASSWORD}",
+}
 
 
 def test_secrets_are_sealed_and_open_again() -> None:

@@ -49,7 +49,9 @@ def test_a_links_life(run: Run, plain: Run, server: ForkedCluster, tmp_path: Pat
 def test_links_are_kept_in_files(run: Run, server: ForkedCluster, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     configs = f"bootstrap.servers: '{server.bootstrap}', topics: [nothing, 'none.*']"
-    file.write_text(f"links:\n  - {{name: described, configs: {{{configs}, sasl.password: '${{env:HEADRACE_LINK_UNSET}}'}}}}\n")
+    file.write_text(
+        f"links:\n  - {{name: described, configs: {{{configs}, sasl.password: '${{env:HEADRACE_LINK_UNSET}}'}}}}\n"
+    )
     (step,) = run("cluster", "apply", "-f", str(file), "--yes")
     assert (step["action"], step["name"]) == ("create", "link described")
     assert run("cluster", "plan", "-f", str(file)) == [], "a secret that is set is the described one"
