@@ -97,6 +97,7 @@ def copy_backlog(here: MeasuredTarget, source: str, topic: str, records: int, us
         began, before = time.monotonic(), usage.cpu_seconds()
         _until(cluster, topic, records - 1)
         seconds, after = time.monotonic() - began, usage.cpu_seconds()
+        cluster.links(LinkRequest(op=LinkOp.PAUSE, link=topic))  # the next row has the worker's slots for itself
     gigabytes = (records - first) * VALUE_BYTES / 1e9
     spent = {kind: (after[kind] - before[kind]) / gigabytes for kind in after}
     return {

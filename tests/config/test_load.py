@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 def test_unknown_environment_variable_is_refused_but_for_the_test_suites() -> None:
     with pytest.raises(ConfigError, match="HEADRACE_LINGER"):
         load(environ={"HEADRACE_LINGER": "1"})
-    load(environ={"HEADRACE_TEST_S3_SERVER": "/bin/true", "PATH": "/bin"})
+    load(environ={"HEADRACE_TEST_S3_SERVER": "/bin/true", "HEADRACE_LINK_PASSWORD": "of a link", "PATH": "/bin"})
 
 
 def test_a_line_that_is_no_setting_names_its_place(tmp_path: Path) -> None:

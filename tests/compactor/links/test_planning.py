@@ -7,7 +7,7 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.links import discovery
+from headrace.compactor.links import copy_job, discovery, turns
 from headrace.compactor.links.copy_job import SourceOpener
 from headrace.compactor.links.discovery import LinkTopics, found
 from headrace.compactor.links.metrics import LinkMetrics
@@ -122,3 +122,19 @@ async def test_a_secret_that_this_worker_cannot_open_is_named(world: LinkWorld, 
     await _look(world, SourceOpener(Sealing(None), world.threads))
     (seen,) = await world.metastore.links.link_sources()
     assert PASSWORD in seen.problem
+
+
+async def test_a_job_ends_for_one_that_waits(world: LinkWorld, raw: Session, patch: Patch) -> None:
+    """Without that a share of a busy worker would wait for five minutes."""
+    patch.replace(copy_job, "TURN_SECONDS", 1.0)
+    await world.add("orders", SourceLog(leader_epoch=1))
+    wanted, began = copy_job.copy_job(LINK, 0, 1), world.clock.monotonic()
+    await world.metastore.jobs.enqueue_jobs([wanted])
+    job: Job = await claim(world.metastore, LINK_COPY.name, key=wanted.key)
+    await world.metastore.jobs.enqueue_jobs([LINK_COPY.once("other/0")])
+    assert not await turns.others_wait(world.metastore.reports, [LINK_COPY.name])
+    await raw.execute("UPDATE jobs SET due_at = due_at - interval '1 minute' WHERE key = 'other/0'")
+    assert await turns.others_wait(world.metastore.reports, [LINK_COPY.name])
+    assert not await turns.others_wait(world.metastore.reports, [LINK_TOPICS.name])
+    await world.copier.handle(job, Lease(world.metastore.jobs, job, world.clock, claimed_at=began, lease_ms=60_000))
+    assert world.clock.monotonic() - began < copy_job.RUN_SECONDS
