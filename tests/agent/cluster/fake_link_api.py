@@ -59,7 +59,7 @@ class FakeLinkApi(FakeClusterApi):
 
     def find(self, name: str, partitions: int = 2, *, link: str = "old", source: int = 7, **more: Any) -> None:
         """Note that a worker found the topic at the source."""
-        values = {"leader_epoch": 3, "configs": {"retention.ms": "1000"}} | more
+        values: dict[str, Any] = {"leader_epoch": 3, "configs": {"retention.ms": "1000"}} | more
         self.found = [each for each in self.found if (each.link, each.name) != (link, name)]
         self.found.append(FoundTopic(link, name, uuid.UUID(int=source), partitions, **values))
 
