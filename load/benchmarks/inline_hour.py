@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from load.workloads.inline_agents import AgentsPlan, Counted, counts, create_top
 from load.workloads.inline_mover import InlineMover, with_keys
 
 MIB = 1 << 20
+MOSTLY = 0.5
+"""From this share of inline bytes on, WAL for each of them says something."""
 WATCHED = (
     "extents", "segment_files", "producer_state", "partition_heads", "jobs", "remote_segments", "remote_segment_events",
 )  # fmt: skip
@@ -163,13 +166,14 @@ def draw(samples: list[Sample], title: str, path: Path) -> None:
     sizes.set_ylabel("table and indexes, MiB")
     dead.set_ylabel("dead rows, thousands")
     rate.plot(minutes, [s["mb_per_s"] for s in samples], label="MB/s of inline files")
-    rate.plot(minutes, [10 * s["wal_per_byte"] for s in samples], label="WAL per byte, tenths")
+    wal = [10 * s["wal_per_byte"] if s["inline_share"] > MOSTLY else math.nan for s in samples]
+    rate.plot(minutes, wal, label="WAL per inline byte, tenths")
     rate.plot(minutes, [10 * s["inline_share"] for s in samples], label="share of bytes that is inline, tenths")
     rate.set_xlabel("minutes")
     for axes in (slots, sizes, dead, rate):
         axes.set_ylim(bottom=None if axes is sizes else 0)
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(loc="center right", fontsize="small")
+        axes.legend(loc="lower right" if axes is rate else "upper left", fontsize="x-small", ncols=3)
     figure.savefig(path, dpi=110)
 
 

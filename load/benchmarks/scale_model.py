@@ -3,8 +3,9 @@
 From 0.1 to 100 GB/s of writes: agents, files, extents, Postgres, WAL, and the part of the feed that each agent follows:
 of the shards that it leads for the clients of its zone, and of those that it is assigned (decisions/0087); and consumer
 groups with members that commit offsets every 5 s (python -m load groups --groups 10 100). Each row is compared
-with what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the same measured
-constants (cli/cost/constants.toml), and the feed's (python -m load feed).
+with what one Postgres, one agent and one bucket can do. The last table is of small files in Postgres first, with as
+many agents and partitions as python -m load inline_scale has. The sums are those of `headrace cost`, over the same
+measured constants (cli/cost/constants.toml), and the feed's (python -m load feed).
 `--page` writes the tables of docs/understand/SCALE.md; a test compares them.
 Invariant: pure; a number is measured, a setting's default, or an assumption that the page names as one.
 """
@@ -17,7 +18,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cli.cost.model import CORE_SHARE, MIB, Constants, Needs, Workload, group_needs, measured, needs
+from headrace.cli.cost.model import (
+    CORE_SHARE,
+    INLINE_SECONDS,
+    MIB,
+    MOVE_SECONDS,
+    MOVED_BYTES,
+    Constants,
+    Needs,
+    Workload,
+    group_needs,
+    measured,
+    needs,
+)
+from headrace.config.settings import Settings
 from load.harness import Benchmark, BenchmarkRun
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "SCALE.md"
@@ -39,6 +53,12 @@ CONNECTIONS_PER_AGENT = 8
 PREFIX_PUTS_S = 3_500
 """S3's request rate for a prefix; Headrace's keys begin with 256 prefixes."""
 KEY_PREFIXES = 256
+INLINE_MIB_S = (1.0, 4.0, 8.0, 16.0)
+"""The last one is the default of low.latency.max.bytes.per.second."""
+INLINE_AGENTS, INLINE_PARTITIONS, INLINE_BATCH_KIB = 50, 1_000, 16.0
+LEVEL2_BYTES = 256 * MIB
+KEY_WAL_BYTES = 5_300
+"""WAL of the whole life of a merged file's key, of each partition that is in the file (decisions/0046)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +181,68 @@ def groups_table() -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class InlineRates:
+    """What small files in Postgres need at one rate, per second: all files are inline."""
+
+    files: float
+    extents: float
+    keys: float
+    wal_bytes: float
+    """Commits, bytes of files and keys together."""
+    key_wal_bytes: float
+    postgres_cores: float
+    held_bytes: float
+    puts: float
+
+
+def inline_rates(mib_s: float, constants: Constants) -> InlineRates:
+    """Return them for INLINE_AGENTS agents and INLINE_PARTITIONS partitions, each batch of another partition."""
+    workload = Workload(write_mib_s=mib_s, batch_kib=INLINE_BATCH_KIB, partitions=INLINE_PARTITIONS, low_latency=True)
+    bytes_s = mib_s * MIB
+    files = min(workload.batches_s, INLINE_AGENTS * workload.inline_commits_s)
+    extents = max(files, workload.batches_s)
+    puts = max(1 / MOVE_SECONDS, bytes_s / MOVED_BYTES) + bytes_s / LEVEL2_BYTES
+    keys = puts * min(INLINE_PARTITIONS, workload.batches_s / puts)
+    commit_us = constants.line("postgres_us_per_commit", extents / files, "extents", "us")
+    commit_wal = constants.line("postgres_wal_bytes_per_commit", extents / files, "extents", "bytes")
+    stored_wal = bytes_s * constants.value("inline_wal_per_byte")
+    return InlineRates(
+        files,
+        extents,
+        keys,
+        files * commit_wal + stored_wal + keys * KEY_WAL_BYTES,
+        keys * KEY_WAL_BYTES,
+        files * commit_us / 1e6 + bytes_s / 1e9 * constants.value("postgres_inline_s_per_gb"),
+        min(bytes_s * INLINE_SECONDS, Settings().low_latency_held_max_bytes),
+        puts,
+    )
+
+
+def inline_table() -> str:
+    """A table in Markdown: small files in Postgres first, up to the most that the cluster's default allows."""
+    found = [inline_rates(rate, measured()) for rate in INLINE_MIB_S]
+    rows = [
+        ["files, commits per second, at most", *(f"{each.files:,.0f}" for each in found)],
+        ["extents per second", *(f"{each.extents:,.0f}" for each in found)],
+        ["keys of merged files per second", *(f"{each.keys:,.0f}" for each in found)],
+        ["WAL, MB per second", *(f"{each.wal_bytes / 1e6:.1f}" for each in found)],
+        ["of it for keys", *(f"{each.key_wal_bytes / 1e6:.1f}" for each in found)],
+        ["of the WAL of Postgres", *(_share(each.wal_bytes / WAL_BYTES_S) for each in found)],
+        ["busy cores of Postgres", *(f"{each.postgres_cores:.2f}" for each in found)],
+        ["bytes in Postgres, GB, at most", *(f"{each.held_bytes / 1e9:.2f}" for each in found)],
+        ["PUTs of merges per second", *(f"{each.puts:.2f}" for each in found)],
+    ]
+    head = ["| small files in Postgres first |", *(f" {rate:g} MiB/s |" for rate in INLINE_MIB_S)]
+    lines = ["".join(head), "| --- |" + " --: |" * len(found), *("| " + " | ".join(row) + " |" for row in rows)]
+    return "\n".join(lines)
+
+
 def page(text: str) -> str:
     """The page with the tables of now, between its two markers."""
     begin, end = "<!-- made by python -m load scale_model --page -->\n", "<!-- until here -->"
     before, rest = text.split(begin)
-    made = tables([step(rate, measured()) for rate in STEPS_GB_S]) + "\n\n" + groups_table()
+    made = "\n\n".join([tables([step(rate, measured()) for rate in STEPS_GB_S]), groups_table(), inline_table()])
     return before + begin + made + "\n" + end + rest.split(end)[1]
 
 
@@ -181,6 +258,7 @@ def benchmark(run: BenchmarkRun) -> None:
     steps = [step(rate, measured()) for rate in STEPS_GB_S]
     run.note(tables(steps))
     run.note(groups_table())
+    run.note(inline_table())
     for one in steps:
         limit = first_limit(one)
         run.row(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.cost.model import measured
-from load.benchmarks.scale_model import LIMITS, PAGE, STEPS_GB_S, first_limit, page, step
+from headrace.config.settings import Settings
+from load.benchmarks.scale_model import INLINE_MIB_S, LIMITS, PAGE, STEPS_GB_S, first_limit, inline_rates, page, step
 
 CONSTANTS = measured()
 
@@ -41,3 +42,12 @@ def test_the_page_names_what_is_full_first() -> None:
         one = step(rate, CONSTANTS)
         assert (max(limit.share(one) for limit in LIMITS) > 1) == (rate >= 100), "the page's own table says so"
         assert first_limit(one).name in text
+
+
+def test_small_files_in_postgres_are_bounded_by_the_default_and_fit() -> None:
+    rates = [inline_rates(rate, CONSTANTS) for rate in INLINE_MIB_S]
+    assert INLINE_MIB_S[-1] * 2**20 == Settings().low_latency_max_bytes_per_second
+    for name in ("files", "extents", "keys", "wal_bytes", "postgres_cores", "puts"):
+        assert [getattr(each, name) for each in rates] == sorted(getattr(each, name) for each in rates), name
+    assert rates[-1].held_bytes == Settings().low_latency_held_max_bytes
+    assert rates[-1].postgres_cores < 2
