@@ -70,8 +70,8 @@ PATTERN_LIST_CHARACTERS_MAX = 16_384
 SERVERS_MAX = 20
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 REFERENCE_PREFIX = "HEADRACE_LINK_"
-"""What the names of variables begin with that a link may name. Others, and files, are the worker's: whoever may create
-a link could let it send them, as a password, to any address.
+"""What the names of variables begin with that a link may name. Others, and files, are the worker's: a client that may
+create a link could let it send them, as a password, to any address.
 """
 _REFERENCE = re.compile(r"\$\{env:" + REFERENCE_PREFIX + r"[A-Za-z0-9_]+\}")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -2,7 +2,7 @@
 
     link             a resource of the metadata log with configs (config/link_configs.py): where the source is
     found topic      what a worker saw at the source of a topic that the link names
-    linked topic     the copy: a topic with the config `link.name`, whose partitions are LINKED and take no records
+    linked topic     the copy: a topic with the config `link.name`; its partitions are LINKED and take no records
     linked partition where its copy is, and where the source was when a worker looked
 
 Place: workers (compactor/links) report what they find and append what they copied; the active controller makes topics
@@ -25,7 +25,7 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.topics import NewTopic
 
 LINKED_EPOCH = 2_040 << 20
-"""The leader epoch of a linked partition: above all that a source can have in its first 2,040 lives."""
+"""The leader epoch of a linked partition: above all that a source can have up to life 2,039."""
 EPOCHS_APART = 1 << 16
 """How far it is above its source's if that is itself a promoted copy: the source's epoch rises with its count."""
 

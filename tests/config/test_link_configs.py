@@ -107,7 +107,7 @@ def test_a_name_of_a_link(name: str, is_good: bool) -> None:
     ["${env:PGPASSWORD}", "${file:/a b}", "${env:HEADRACE_LINK_A}b", "${x:HEADRACE_LINK_A}", "${env:HEADRACE_LINK_}"],
 )
 def test_a_link_names_no_other_variable_of_its_workers_and_no_file(value: str) -> None:
-    """Else whoever may create a link could have any of them sent to an address of theirs, as a password."""
+    """Else a client that may create a link could have any of them sent, as a password, to an address that it chose."""
     assert is_reference("${env:HEADRACE_LINK_A}")
     assert not is_reference(value)
     reason = why_invalid({"bootstrap.servers": "a:1", "topics": "a", "sasl.password": value})

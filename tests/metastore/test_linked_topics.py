@@ -1,4 +1,4 @@
-"""Linked topics in Postgres: only what continues a log is appended, whoever asks, how often and how late."""
+"""Linked topics in Postgres: only what continues a log is appended, for any worker, however often and late it asks."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_leader_epochs_never_fall_and_stay_below_the_partitions_own(scene:
 
 
 async def _commit(scene: LinkedScene, *batches: StagedBatch) -> list[BatchOutcome]:
-    """What an agent is answered, whose image is of before the link."""
+    """What an agent is answered that does not know of the link."""
     agent = await join(scene.store)
     (answer,) = await scene.store.commits.commit_files(*agent, [file_of(batches)])
     return [each.outcome for each in answer.batches]
@@ -205,7 +205,7 @@ async def _promote(scene: LinkedScene) -> bool:
 async def test_a_copy_is_promoted_only_with_all_that_the_source_had(scene: LinkedScene) -> None:
     await scene.append(scene.run(0, 9))
     await _report_ready(scene, 10)
-    assert not await _promote(scene), "nobody asked"
+    assert not await _promote(scene), "it was not asked for"
     await scene.store.links.ask_promotion([scene.topic_id], force=False)
     await _report_ready(scene, 12)
     assert not await _promote(scene), "the source has more"

@@ -67,7 +67,7 @@ class PostgresLife(PostgresNoun):
 
 def reborn(image: MetadataImage, life: int) -> MetadataImage:
     """The image with which a life begins: at the life's first offset, no leader epoch below the life's first, and each
-    higher than before: those of linked topics are above all lives (metastore/api/links.py).
+    higher than before: those of linked topics are above every life's (metastore/api/links.py).
     """
     topics = {topic_id: _with_floor(topic, epoch_floor(life)) for topic_id, topic in image.topics_by_id.items()}
     return replace(

@@ -1,4 +1,4 @@
--- Append what a link copied: runs with the source's offsets, to partitions whose log ends where they begin.
+-- Append what a link copied: runs with the source's offsets, to partitions with a log that ends where they begin.
 --
 -- Input: the file, started with its segments (start_segments.sql); the runs by partition, then in offset order; the
 -- states of producers after them. Output: metastore.api.links.LinkedOutcome per run; NULL, and nothing happened, when
@@ -129,7 +129,7 @@ LANGUAGE sql STABLE
 SET enable_seqscan = off
 RETURN coalesce((SELECT leader_epoch FROM extents WHERE partition_key = p_key ORDER BY last_offset DESC LIMIT 1), -1);
 
--- Whether this cluster gave the producer id to somebody.
+-- Whether this cluster has given the producer id out.
 -- Locks: none. Idempotent: reads only. Cost: one index probe.
 CREATE OR REPLACE FUNCTION is_own_producer(p_id bigint) RETURNS boolean
 LANGUAGE sql STABLE
