@@ -7,7 +7,8 @@ unanswered request: it may send at any time. A connection's depth is the number 
 which is the most unanswered ones at once, seen lately. It refills from an answer until it is at its depth again: it
 sends the next requests as soon as it can.
 Batches of topics with low.latency.enable are in a separate file, if all of their request's are: it may be inline
-(inline_policy.py), and closes as soon as no other inline file is being committed, as it costs no request.
+(inline_policy.py), and closes as soon as no other inline file is being committed, as it costs no request; while a
+client is in the middle of sending its next requests, a moment later: one commit for all of them costs much less.
 Invariant: at most one file of each kind is open; a request's batches are never split over two files, so each request
 waits for one file only. A stream is in one open file only: a small request follows the stream's earlier ones into the
 file for the bucket, and before a stream goes there, its inline file is closed. So files close in the order of each
@@ -209,6 +210,10 @@ class ClientActivity:
         _forget(self._refilling, now - self._refill_s)
         return bool(self._refilling)
 
+    def any_sends_more(self, now: float) -> bool:
+        """Return whether such a connection has sent the first of its next requests."""
+        return self.any_refills(now) and any(connection.produce_unanswered for connection in self._refilling)
+
 
 def _forget(answered_at: dict[ClientConnection, float], before: float) -> None:
     """Remove the first connections as far as they were answered earlier, or are gone."""
@@ -318,7 +323,7 @@ class Flusher:
         else:
             self._is_looking = False
             now = self._clock.monotonic()
-            self._judge_inline()
+            self._judge_inline(now)
             self._judge(now, clients_wait=not self._seen.half_received and self._clients.all_wait(now))
 
     async def run(self) -> None:
@@ -339,13 +344,20 @@ class Flusher:
                     self.flush_inline(FlushReason.LINGER)
                 else:
                     waits.append(inline.opened_at + limits.linger_s - now)
+                    if now < inline.opened_at + limits.idle_s:
+                        waits.append(inline.opened_at + limits.idle_s - now)
             if len(waits) > 1:
                 self.look_soon()
                 await self._clock.sleep(min(waits))
 
-    def _judge_inline(self) -> None:
-        """Close the file that may be inline, if no other one is being committed."""
-        if self._buffer.inline is not None and not self._queue.commits_inline:
+    def _judge_inline(self, now: float) -> None:
+        """Close the file that may be inline, if no other one is being committed, and no client is in the middle of
+        sending its next requests: then it waits for these, `idle_s` at most.
+        """
+        file = self._buffer.inline
+        if file is None or self._queue.commits_inline:
+            return
+        if now >= file.opened_at + self._policy.limits.idle_s - TIME_EPSILON_S or not self._clients.any_sends_more(now):
             self.flush_inline(FlushReason.READY)
 
     def _judge(self, now: float, *, clients_wait: bool) -> FlushVerdict | None:

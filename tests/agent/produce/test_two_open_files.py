@@ -180,6 +180,35 @@ async def test_while_one_file_is_committed_the_next_takes_all_that_comes(world: 
     await world.pipeline.close()
 
 
+async def test_a_client_in_the_middle_of_sending_is_waited_for_a_moment_and_no_other(world: TwoFiles) -> None:
+    """It keeps three requests in flight; the file waits for the rest of the next three, but not for one that is slow."""
+    busy, alone = world.connect(), world.connect()
+
+    def send(connection: ClientConnection) -> asyncio.Task[Any]:
+        return asyncio.create_task(world.produce(connection, {"fast": {0: plain_batch(1)}}))
+
+    for _ in range(2):
+        first = [send(busy) for _ in range(3)]
+        await world.clock.settle()
+        assert all(task.done() for task in first)
+    begun = send(busy)
+    await world.clock.settle()
+    assert not begun.done()
+    rest = [send(busy), send(busy)]
+    await world.clock.settle()
+    assert all(task.done() for task in (begun, *rest)), "all have come"
+    begun = send(busy)
+    await world.clock.settle()
+    assert not begun.done()
+    await world.clock.advance(world.pipeline._flusher._policy.limits.idle_s)
+    assert begun.done(), "the rest is late"
+    lone = send(alone)
+    await world.clock.settle()
+    assert lone.done(), "a client with one request at a time"
+    assert [len(call) for call in world.calls] == [1] * 5
+    await world.pipeline.close()
+
+
 async def test_after_an_unknown_outcome_the_same_file_is_sent_again_also_without_a_slot(world: TwoFiles) -> None:
     world.fails.append(OutcomeUnknownError("lost"))
     sent = world.send(0, ["fast"], world.connect())
