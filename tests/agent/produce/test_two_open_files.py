@@ -181,7 +181,7 @@ async def test_while_one_file_is_committed_the_next_takes_all_that_comes(world: 
 
 
 async def test_a_client_in_the_middle_of_sending_is_waited_for_a_moment_and_no_other(world: TwoFiles) -> None:
-    """It keeps three requests in flight; the file waits for the rest of the next three, but not for one that is slow."""
+    """It keeps three requests in flight; the file waits for the rest of the next three, but not for a slow one."""
     busy, alone = world.connect(), world.connect()
 
     def send(connection: ClientConnection) -> asyncio.Task[Any]:
