@@ -21,6 +21,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 ANSWER_BYTES = 16 * 1024 * 1024
 """What the answers that are under way have together, but for larger batches."""
 PARTITIONS_PER_FETCH = 500
+AT_ONCE_BYTES = 64 * 1024
+"""So much is made a chunk in less time than a thread takes to begin."""
 FILE_SECONDS = 0.5
 """A file is stored this long after its first chunk, however small it is."""
 SOURCE_PAUSE_SECONDS, SOURCE_PAUSE_SECONDS_MAX = 0.5, 30.0
@@ -217,7 +220,7 @@ class Copying:
             part.bounds.check()
             copy.bounds = part.bounds
             offset = max(copy.end, copy.bounds.start)
-            chunk = await asyncio.to_thread(
+            make = partial(
                 make_chunk,
                 copy.end,
                 copy.last_epoch,
@@ -226,6 +229,7 @@ class Copying:
                 stable=part.bounds.stable,
                 producers=copy.producers,
             )
+            chunk = make() if len(part.records) <= AT_ONCE_BYTES else await asyncio.to_thread(make)
             if not chunk.batches and copy.end < copy.bounds.start == copy.bounds.stable:
                 chunk = _only_gap(copy, offset)
         except (CorruptError, InvalidError) as error:

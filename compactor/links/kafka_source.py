@@ -52,7 +52,11 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 TOPICS_PER_REQUEST = 500
 CONFIG_CHARACTERS_MAX = 32_768
 PATIENCE = datetime.timedelta(milliseconds=500)
-"""How long a broker waits for something new."""
+"""How long a broker waits for MIN_BYTES."""
+MIN_BYTES = 512 * 1024
+"""A source of a few MB/s would answer each batch by itself, which costs both sides many times the CPU. Files are stored
+only twice a second, so it makes a copy not much later.
+"""
 CLIENT_ID = "headrace-link"
 EARLIEST, LATEST = -2, -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -300,7 +304,7 @@ def _fetch_request(cluster: KafkaCluster, positions: Sequence[SourcePosition], b
     return m.request(
         replica_id=CONSUMER,
         max_wait=PATIENCE,
-        min_bytes=1,
+        min_bytes=MIN_BYTES,
         max_bytes=bytes_max,
         isolation_level=READ_COMMITTED,
         session_id=0,

@@ -79,6 +79,8 @@ DEFAULT_PORT = 9092
 TIMEOUT_MS_MAX = 2**31 - 1
 """Kafka's upper bound of request.timeout.ms, an int."""
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+WOKEN_BYTES = 512 * 1024
+"""A large response is read in pieces of this size: a thread that wakes for each packet costs more than the packet."""
 API_VERSIONS_KEY = 18
 """The API with the old response header in every version."""
 _SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", *SETTINGS)
@@ -230,9 +232,16 @@ def request_frame(client_id: str, request: Any) -> bytes:
 def _read(connection: socket.socket, size: int) -> bytearray:
     received = bytearray(size)
     rest = memoryview(received)
-    while rest:
-        count = connection.recv_into(rest)  # a `recv` of what is left would make room for all of it each time
-        if not count:
-            raise ConnectionResetError("connection closed before the response")
-        rest = rest[count:]
+    wakes_late = size > WOKEN_BYTES and type(connection) is socket.socket  # TLS reads ahead by itself
+    try:
+        while rest:
+            if wakes_late:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(len(rest), WOKEN_BYTES))
+            count = connection.recv_into(rest)  # a `recv` of what is left would make room for all of it each time
+            if not count:
+                raise ConnectionResetError("connection closed before the response")
+            rest = rest[count:]
+    finally:
+        if wakes_late:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     return received
