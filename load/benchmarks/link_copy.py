@@ -4,6 +4,7 @@ The source is one node of Apache Kafka with the settings of `headrace bench`. He
 compactor, with a directory as bucket. A backlog of records of 1 KB in batches of one size is written first, then a link
 copies it: MB/s and CPU from the moment when the first records are copied until the last ones are. Then a producer
 writes at a steady rate, and a consumer of the copy tells how old each record is when it gets it, reading included.
+Nothing is merged meanwhile: the compactor's CPU is the link's.
 FOLDER has the data.
 """
 
@@ -41,6 +42,8 @@ WAIT_SECONDS = 600.0
 WARM_UP_SECONDS = 5.0
 TIMEOUT = datetime.timedelta(seconds=30)
 GOAL_MB_PER_S, GOAL_CPU, GOAL_BEHIND = 200.0, 2.0, 2.0
+NO_MERGES = "compaction.interval.ms=86400000"
+"""What the compactor spends on merges of the copied files would be counted as the link's."""
 BATCHES = {"16 KiB": 16, "1 MB": 950}
 """Records of a batch."""
 
@@ -181,7 +184,7 @@ async def benchmark(run: BenchmarkRun) -> None:
         (args.folder / name).mkdir()
     args.folder.chmod(0o711)
     (args.folder / "here").chmod(0o711)  # started by root, Postgres runs as another user and must get through
-    dev = " ".join(["here=dev", *args.set])
+    dev = " ".join(["here=dev", NO_MERGES, *args.set])
     async with (
         open_target(parse_target("kafka"), args.folder / "kafka", args.kafka) as kafka,
         open_target(parse_target(dev), args.folder / "here", None) as here,
