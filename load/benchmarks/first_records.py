@@ -106,4 +106,6 @@ async def benchmark(run: BenchmarkRun) -> None:
         )
 
 
-BENCHMARK = Benchmark("the first records after an agent's start on S3, one at a time", benchmark, add_arguments)
+BENCHMARK = Benchmark(
+    "the first 1,000 records after an agent's start, on S3 with and without low latency", benchmark, add_arguments
+)

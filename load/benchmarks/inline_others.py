@@ -140,4 +140,8 @@ def benchmark(run: BenchmarkRun) -> None:
         take_turns(run, url)
 
 
-BENCHMARK = Benchmark("others' commits while inline files are committed, with a standby", benchmark, add_arguments)
+BENCHMARK = Benchmark(
+    "others' commits while small files are committed with their bytes, with a synchronous standby",
+    benchmark,
+    add_arguments,
+)

@@ -28,8 +28,9 @@ from load.harness import Benchmark, BenchmarkRun
 from load.postgres_server import cpu_by_process, grow_old
 from load.postgres_wal import wal_by_table, wal_position
 from load.workloads.committing import tell
-from load.workloads.inline_agents import AgentsPlan, Counted, counts, create_topic, shared_out, start_agents
+from load.workloads.inline_agents import AgentCounts, AgentsPlan
 from load.workloads.inline_mover import InlineMover, with_keys
+from load.workloads.inline_processes import counts, create_topic, shared_out, start_agents
 
 MB, MIB = 1e6, 1 << 20
 OTHER_NODES = 10_000
@@ -89,7 +90,7 @@ def measure(run: BenchmarkRun, url: str, bucket: Path, *, low_latency: bool) -> 
 
 
 def figures(
-    args: argparse.Namespace, counted: Counted, wal: Counter[str], sizes: dict[str, int], latencies: list[float],
+    args: argparse.Namespace, counted: AgentCounts, wal: Counter[str], sizes: dict[str, int], latencies: list[float],
     cpu: float,
 ) -> dict[str, float | str]:  # fmt: skip
     """Return them by unit. Pure."""
@@ -240,5 +241,7 @@ def benchmark(run: BenchmarkRun) -> None:
 
 
 BENCHMARK = Benchmark(
-    "small files in Postgres with 1,000 partitions, and where the choice turns", benchmark, add_arguments
+    "small files in Postgres with 1,000 partitions and 50 agents; where they turn to the bucket, plotted",
+    benchmark,
+    add_arguments,
 )

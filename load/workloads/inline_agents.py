@@ -18,13 +18,12 @@ import gc
 import json
 import random
 import struct
-import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +34,6 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, StagedBatch
 from headrace.metastore.api.inline import NO_SLOT
-from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -45,7 +43,6 @@ from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.header import CRC_START, batch_crc, read_header
 from headrace.storage.segment.writer import SegmentWriter
-from load.workloads.committing import Worker
 
 LINGER_S = 0.1
 BUCKET_FILE_BYTES = 4 << 20
@@ -93,7 +90,7 @@ class ArrivedBatch(NamedTuple):
 
 
 @dataclass
-class Counted:
+class AgentCounts:
     """Counts since the last report. Times in ms: of calls, and from a batch's arrival to its answer, by place."""
 
     arrived_bytes: int = 0
@@ -114,11 +111,11 @@ class Counted:
     def take(self) -> str:
         """Return it as JSON, and set all of it to zero."""
         text = json.dumps(vars(self))
-        for name, value in vars(Counted()).items():
+        for name, value in vars(AgentCounts()).items():
             setattr(self, name, value)
         return text
 
-    def add(self, other: Counted) -> None:
+    def add(self, other: AgentCounts) -> None:
         """Count what another one has counted, too."""
         for name, value in vars(other).items():
             if isinstance(value, Counter):
@@ -152,7 +149,7 @@ class SendingAgent:
         store: PostgresMetastore,
         agent: RegisteredAgent,
         bucket: DirectoryStore,
-        counted: Counted,
+        counted: AgentCounts,
     ) -> None:
         self._plan, self._number, self._store, self._agent = plan, number, store, agent
         self._bucket, self._counted = bucket, counted
@@ -355,7 +352,7 @@ def _templates(batch_bytes: int, rng: random.Random) -> Iterator[bytes]:
 
 async def _work(plan: AgentsPlan) -> None:
     store = await PostgresMetastore.open(plan.url, Settings(metastore_pool_size=max(plan.agents, 2)))
-    counted, bucket = Counted(), DirectoryStore(Path(plan.bucket), SystemClock())
+    counted, bucket = AgentCounts(), DirectoryStore(Path(plan.bucket), SystemClock())
     agents = []
     for number in range(plan.first, plan.first + plan.agents):
         agent = await store.cluster.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
@@ -380,57 +377,6 @@ async def _work(plan: AgentsPlan) -> None:
         running.cancel()
     await asyncio.gather(running, return_exceptions=not running.done())
     await store.close()
-
-
-async def create_topic(url: str, partitions: int) -> tuple[int, str]:
-    """Return number and id of a new topic."""
-    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
-    number, topic_id = await store.cluster.metadata_head(), uuid.uuid4()
-    assert await store.topics.create_topics(number, [NewTopic(f"sent-{number}", topic_id, partitions, {})])
-    await store.close()
-    return number, str(topic_id)
-
-
-def shared_out(plan: AgentsPlan, workers: int) -> list[AgentsPlan]:
-    """Return a plan for each worker: agents and arrivals of `plan` are shared out."""
-    plans, first = [], plan.first
-    for number in range(workers):
-        agents = plan.agents // workers + (number < plan.agents % workers)
-        if agents:
-            plans.append(replace(plan, first=first, agents=agents, mb_s=plan.mb_s * agents / plan.agents))
-        first += agents
-    return plans
-
-
-def start_agents(plans: list[AgentsPlan]) -> list[Worker]:
-    """Start a process for each plan; all are prepared and wait for a line (load.workloads.committing.tell)."""
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "load.workloads.inline_agents", json.dumps(asdict(plan))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for plan in plans
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        if worker.stdout.readline() != "prepared\n":
-            raise RuntimeError("a worker ended before it was prepared")
-    return workers
-
-
-def counts(workers: list[Worker]) -> Counted:
-    """Return the next report of all workers together. RuntimeError if one has ended."""
-    found = Counted()
-    for worker in workers:
-        assert worker.stdout is not None
-        line = worker.stdout.readline()
-        if not line:
-            raise RuntimeError("a worker ended")
-        told = json.loads(line)
-        found.add(Counted(**told | {"refused": Counter(told["refused"])}))
-    return found
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ TARGETS = 250
 
 
 @dataclass
-class Moved:
+class MoverCounts:
     """Counts since the start."""
 
     jobs: int = 0
@@ -64,7 +64,7 @@ class InlineMover:
         self._url, self._bucket, self._kept_s, self._forgotten_s = url, bucket, kept_s, forgotten_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mover")
-        self.moved = Moved()
+        self.moved = MoverCounts()
         self.failure: BaseException | None = None
 
     def __enter__(self) -> Self:

@@ -12,7 +12,8 @@ import pytest
 from load.benchmarks import first_records, inline_hour, inline_others, inline_scale
 from load.harness import BenchmarkRun, measure, parsed
 from load.postgres_wal import OTHER, sums
-from load.workloads.inline_agents import AgentsPlan, create_topic, shared_out
+from load.workloads.inline_agents import AgentsPlan
+from load.workloads.inline_processes import create_topic, shared_out
 
 KIB = 1_024
 
