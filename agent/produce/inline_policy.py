@@ -84,6 +84,8 @@ class InlinePolicy:
         self._used: dict[str, int] = {}
         """Bytes by client, of the second that ends then."""
         self._used_until = -math.inf
+        self._promised = 0
+        """Bytes for the file that is open, which uses them of the rate when it is closed."""
         self._commit_s = 0.0
         self._put_s = 0.0
         self._slow_until = -math.inf
@@ -158,6 +160,7 @@ class InlinePolicy:
     def take(self, size_bytes: int, now: float) -> int:
         """Return the slot of a file that gets its id now, and use its bytes of the rate; NO_SLOT if it is not
         inline."""
+        self._promised = 0
         if self.why_not(size_bytes, now) is not None:
             return NO_SLOT
         self._tokens -= size_bytes
@@ -170,9 +173,10 @@ class InlinePolicy:
             self._used.clear()
             self._used_until = now + BURST_S
         used = self._used.get(client, 0) + size_bytes
-        if used > SHARE_FACTOR * self._tokens:
+        if used > SHARE_FACTOR * (self._tokens - self._promised):
             return False
         self._used[client] = used
+        self._promised += size_bytes
         return True
 
     def _refill(self, now: float) -> None:

@@ -162,3 +162,30 @@ def test_the_planted_bug_that_all_share_one_rate_is_caught(patch: Patch) -> None
     patch.replace(InlinePolicy, "_use", lambda self, client, size_bytes, now: True)
     with pytest.raises(AssertionError):
         check_shares()
+
+
+def check_promises() -> None:
+    policy = policy_with(limits=InlineLimits(file_bytes=10_000, bytes_s=10_000, held_bytes=100_000, move_s=30))
+    sent = 0
+    while not policy.is_refused(100, 100.0, "flood"):
+        sent += 100
+    assert 0 < sent < LIMITS.bytes_s, "one file does not use more than there is"
+    assert not policy.is_refused(100, 100.0, "other")
+    assert policy.take(sent + 100, 100.0) != NO_SLOT
+    assert not policy.is_refused(100, 100.0, "other"), "the flood left room"
+
+
+def test_what_is_promised_to_an_open_file_is_not_promised_again() -> None:
+    check_promises()
+
+
+def test_the_planted_bug_that_an_open_file_is_not_counted_is_caught(patch: Patch) -> None:
+    correct = InlinePolicy._use
+
+    def use(self: InlinePolicy, client: str, size_bytes: int, now: float) -> bool:
+        self._promised = 0
+        return correct(self, client, size_bytes, now)
+
+    patch.replace(InlinePolicy, "_use", use)
+    with pytest.raises(AssertionError):
+        check_promises()
