@@ -1,6 +1,6 @@
 """An operator's week in a quarter of an hour: `python -m tests.drills.operator_week [NAME ...]`.
 
-Every drill of tests/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
+Every drill of scripts.py on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
 clients), backups that are restored, a standby that lacks the last seconds, and the states in which nothing is lost and
 something is set wrong. Each drill is judged: it recovers without hands, no acknowledged record is missing, twice or out
 of order (with a standby that is behind: each missing one is listed), and the operator saw what is expected (readiness,
@@ -32,8 +32,7 @@ OTHERS = {
     "states": states_drill,
 }
 EVERY = (*DRILLS, *OTHERS)
-"""The drills that are run if none is named. Those of inline.py are left to `python -m tests.drills`: the quarter of an
-hour is full."""
+"""The drills that are run if none is named. Those of inline.py, six minutes more, are left to `python -m tests.drills`."""
 
 
 def main() -> int:
