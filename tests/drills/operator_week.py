@@ -32,7 +32,7 @@ OTHERS = {
     "states": states_drill,
 }
 EVERY = (*DRILLS, *OTHERS)
-"""The drills that are run if none is named. Those of inline.py, six minutes more, are left to `python -m tests.drills`."""
+"""The drills that are run if none is named. Those of inline.py, six minutes more, are left to `make drills`."""
 
 
 def main() -> int:
