@@ -13,6 +13,7 @@ SOURCES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for package in ("agent", "protocol")
     for path in sorted((ROOT / package).rglob("*.py"))
+    if "client" not in path.parts  # a client of APIs, which serves none
 }
 KEYS, VERSIONS = "protocol/api_keys.py", "protocol/api_versions.py"
 BEFORE_A_PRINCIPAL_IS_KNOWN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
