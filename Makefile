@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares torture-links hostile hostile-zone attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares torture-links hostile hostile-zone hostile-small attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -143,6 +143,9 @@ hostile: setup ## one record per batch from hundreds of producers, idempotent an
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
 	@$(BIN)/python -m tests.hostile.two_agents
+
+hostile-small: setup ## one client floods a topic with low latency, and how an ordinary one fares
+	@$(BIN)/python -m tests.hostile.small_files
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
 	@$(BIN)/python -m tests.hostile
