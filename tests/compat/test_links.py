@@ -16,8 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.bench.topic_admin import count_records, open_admin
 from headrace.cli.client.offsets import partitions_of
-from headrace.cli.client.records import init_producer_id, produce_again
+from headrace.cli.client.records import init_producer_id, produce, produce_again
 from headrace.cli.main import main
+from headrace.storage.errors import HeadraceError
 from headrace.storage.records.codec import Record
 from headrace.storage.records.compression import Codec
 from load.dev_server import DevServer
@@ -139,6 +140,8 @@ def test_a_user_moves_topics_of_a_real_kafka(
     assert _check_equal(plain, here.bootstrap, "payments", PARTITIONS) == 90
     assert _check_equal(plain, here.bootstrap, "table", 1) > 0
     assert _refusal(here.bootstrap, "orders") == "POLICY_VIOLATION"
+    with open_admin(here.bootstrap) as cluster, pytest.raises(HeadraceError, match="link 'old'"):
+        produce(cluster, partitions_of(cluster, ["orders"])["orders", 0], "orders", 0, BATCH, Codec.NONE)
 
     promoted = shell.link("promote", "old", "--fence-source")
     assert sorted(promoted["topics"]) == ["orders", "payments"]
