@@ -143,6 +143,8 @@ LINK_LOOKS = 2
 """Jobs that plan for links and find their topics, at a time: they mostly wait, and have their own slots."""
 LINK_GRACE_SECONDS = 0.5
 """Jobs of links run for minutes, and lose nothing when they are returned to the queue."""
+LINK_CONNECTIONS = 2
+"""Metastore connections for all jobs of links: each uses one for some milliseconds every few seconds."""
 SPARE_CONNECTIONS = 2
 """Metastore connections in addition to one per job: heartbeats must not wait for a swap."""
 P = ParamSpec("P")
@@ -151,8 +153,8 @@ T = TypeVar("T")
 
 def with_worker_pool(settings: Settings) -> Settings:
     """The settings, with as many metastore connections as a worker needs."""
-    jobs = settings.compactor_threads + settings.link_threads + LINK_LOOKS
-    return msgspec.structs.replace(settings, metastore_pool_size=jobs + SPARE_CONNECTIONS)
+    own = LINK_CONNECTIONS + SPARE_CONNECTIONS
+    return msgspec.structs.replace(settings, metastore_pool_size=settings.compactor_threads + own)
 
 
 class Worker:
@@ -263,8 +265,7 @@ class Worker:
         await self._context.close()
 
     async def _change_pace(self, pace: Pace) -> None:
-        of_links = self._settings.link_threads + LINK_LOOKS
-        await self.metastore.keep_connections(pace.jobs + of_links + SPARE_CONNECTIONS)
+        await self.metastore.keep_connections(pace.jobs + LINK_CONNECTIONS + SPARE_CONNECTIONS)
         self._runner.resize(pace.jobs)
         self._throttled.limit_bytes(pace.bytes_per_s)
         self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.compactor.worker import LOOK_SECONDS, SPARE_CONNECTIONS, Pace, follow_pace
+from headrace.compactor.worker import LINK_CONNECTIONS, LOOK_SECONDS, SPARE_CONNECTIONS, Pace, follow_pace
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import (
     BROKER_RESOURCE,
@@ -144,6 +144,6 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
     following = asyncio.create_task(follow_pace(metastore.cluster, EffectiveConfigs(Settings()), fake_clock, change))
     assert await asyncio.wait_for(paces.get(), 600) == Pace(3, 12_345, UNLIMITED)
     assert len(worker._runner._slots) == 3
-    assert (worker._throttled._bytes._rate, metastore.pool.max_size) == (12_345, 3 + 4 + SPARE_CONNECTIONS)
+    assert (worker._throttled._bytes._rate, metastore.pool.max_size) == (12_345, 3 + LINK_CONNECTIONS + SPARE_CONNECTIONS)
     following.cancel()
     await worker._runner.stop(0)
