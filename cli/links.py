@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dropping.add_argument("--topics", action="append", default=[], metavar="TOPIC[,..]", help=_SOME_TO_DELETE)
     dropping.add_argument("--promote", action="store_true", help="promote its topics first, and wait for it")
     dropping.add_argument("--delete-topics", action="store_true", help="delete its copies; their source keeps them")
-    dropping.add_argument("--timeout", type=whole(1, INT32_MAX), default=TIMEOUT_SECONDS, metavar="SECONDS")
+    _add_timeout(dropping)
     add_yes(dropping)
     _add(dropping, run_drop)
 
@@ -108,8 +108,14 @@ def _add_promote(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fence-source", action="store_true", help="first deny writes to the topic at the source")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing, change nothing")
     parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
-    parser.add_argument("--timeout", type=whole(1, INT32_MAX), default=TIMEOUT_SECONDS, metavar="SECONDS")
+    _add_timeout(parser)
     _add(parser, run_promote)
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    explained = "how long to wait for the promotion (%(default)s)"
+    kind = whole(1, INT32_MAX)
+    parser.add_argument("--timeout", type=kind, default=TIMEOUT_SECONDS, metavar="SECONDS", help=explained)
 
 
 def run_create(args: argparse.Namespace) -> int:

@@ -250,7 +250,7 @@ def _add_link(found: _Collected, part: LinkPart, at: FoundPart) -> None:
     configs = _texts(part.configs, at, ("configs",))
     plain = [name for name in sorted(SECRETS & configs.keys()) if not is_reference(configs[name])]
     own = sorted(OWN & configs.keys())
-    reason = f"{plain[0]}: a secret of a link is ${{env:NAME}} or ${{file:PATH}} in a file" if plain else None
+    reason = f"{plain[0]}: a secret of a link is ${{env:HEADRACE_LINK_...}} in a file" if plain else None
     reason = reason or (f"{own[0]}: set by the cluster, not by a file" if own else why_invalid(configs))
     if reason:
         found.errors.append(FileError(place, f"links.configs: {reason}"))

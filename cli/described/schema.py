@@ -126,8 +126,8 @@ class LinkPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     configs: Annotated[
         Configs,
         Meta(
-            description="bootstrap.servers, topics, and more (docs/operate/LINKS.md). A secret is ${env:NAME} or"
-            " ${file:PATH}, which the workers resolve."
+            description="bootstrap.servers, topics, and more (docs/operate/LINKS.md). A secret is"
+            " ${env:HEADRACE_LINK_...}, a variable of the workers."
         ),
     ]
 
@@ -261,8 +261,8 @@ def _link(name: str, state: ClusterState) -> dict[str, Any]:
 
 
 def secret_variable(link: str, config: str) -> str:
-    """Return the reference to a secret of a link that a file has: ${env:LINK_OLD_SASL_PASSWORD}."""
-    return f"${{env:{re.sub('[^A-Z0-9]', '_', f'LINK_{link}_{config}'.upper())}}}"
+    """Return the reference to a secret of a link that a file has: ${env:HEADRACE_LINK_OLD_SASL_PASSWORD}."""
+    return f"${{env:{re.sub('[^A-Z0-9]', '_', f'HEADRACE_LINK_{link}_{config}'.upper())}}}"
 
 
 def _number(value: float) -> float:

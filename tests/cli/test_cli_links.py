@@ -48,9 +48,9 @@ def test_references_are_left_to_the_workers_and_resolved_for_a_look(
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
     configs = source_configs(_file(tmp_path, **login, sasl_password="${env:HEADRACE_LINK_OLD}"), "kafka:1")
     assert configs["sasl.password"] == "${env:HEADRACE_LINK_OLD}"
-    with pytest.raises(ConfigError, match="no environment variable OLD_PASSWORD"):
+    with pytest.raises(ConfigError, match="no environment variable HEADRACE_LINK_OLD"):
         open_source(configs)
-    monkeypatch.setenv("OLD_PASSWORD", "hunter2")
+    monkeypatch.setenv("HEADRACE_LINK_OLD", "hunter2")
     assert open_source(configs)._config.login.password == "hunter2"
 
 

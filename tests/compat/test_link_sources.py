@@ -51,7 +51,9 @@ def _is_whole(here: str, records: int) -> bool:
     return link.records >= records and link.lag == 0 and not link.problems
 
 
-def test_a_headrace_is_copied_on_after_a_promotion_of_its_metastore(source: tuple[str, Servers], tmp_path: Path) -> None:
+def test_a_headrace_is_copied_on_after_a_promotion_of_its_metastore(
+    source: tuple[str, Servers], tmp_path: Path
+) -> None:
     theirs, servers = source
     admin = AdminClient({"bootstrap.servers": theirs})
     admin.create_topics([NewTopic("payments", PARTITIONS, 1)])["payments"].result(60)

@@ -149,7 +149,7 @@ async def test_an_agent_that_lacks_an_active_level_is_refused(metastore: Postgre
     for own in ({}, {"f": FeatureRange(1, 1)}, {"f": FeatureRange(3, 4)}):
         with pytest.raises(UnsupportedFeatureError, match="feature=f"):
             await metastore.cluster.register_agent(replace(new_agent(), features={**SUPPORTED_FEATURES, **own}))
-    with pytest.raises(UnsupportedFeatureError, match=r"feature=(low\.latency|metadata\.format)"):
+    with pytest.raises(UnsupportedFeatureError, match=r"feature=(cluster\.links|low\.latency|metadata\.format)"):
         await metastore.cluster.register_agent(replace(new_agent(), features={"f": FeatureRange(2, 2)}))
     able = replace(new_agent(), features={**SUPPORTED_FEATURES, "f": FeatureRange(2, 3)})
     agent = await metastore.cluster.register_agent(able)

@@ -44,6 +44,7 @@ FUNCTIONS = {
     "record_partitions": "there are 50 partitions of metadata",
     "record_segments": "the same",
     "rebuild_files": "times of file ids, which have 48 bits",
+    "set_copied_producers": "epochs of producers, which have 16 bits in a batch",
     "state_may_have_expired": "producer.id.expiration.ms is at least 1",
 }
 """Functions that overflow for arguments that no caller passes."""

@@ -56,7 +56,7 @@ def state_of(link: ShownLink) -> str:
     return "following" if link.cluster_id else "unknown"
 
 
-def percent_of(copied: ShownLink | ShownTopic) -> float:
-    """How much of what the source has is here, from 0 to 100."""
+def percent_of(copied: ShownLink | ShownTopic) -> str:
+    """How much of what the source has is here, from 0.0 to 100.0."""
     wanted = copied.records + copied.lag
-    return PERCENT if not copied.lag else PERCENT * copied.records / max(wanted, 1)
+    return f"{PERCENT * copied.records / wanted if copied.lag else PERCENT:.1f}"

@@ -171,7 +171,7 @@ END $$;
 -- The entries of a ring with lower offsets than all of another one, in their order; all of them if that is empty.
 -- Locks: none. Idempotent: pure. Cost: none worth naming.
 CREATE OR REPLACE FUNCTION ring_before(p_ring bytea, p_newer bytea) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT string_agg(substring(p_ring FROM place + 1 FOR 24), ''::bytea ORDER BY place)
       FROM generate_series(0, length(p_ring) - 24, 24) AS place
      WHERE length(p_newer) = 0 OR ring_number(p_ring, place + 8) < ring_number(p_newer, length(p_newer) - 16)

@@ -90,7 +90,7 @@ class World:
                 links[name] = {
                     "bootstrap.servers": "a:1",
                     "topics": rng.choice(("a", "b")),
-                    "sasl.password": "${env:P}" if described else None,
+                    "sasl.password": "${env:HEADRACE_LINK_P}" if described else None,
                 }
                 links[name] |= {"link.state": rng.choice(("active", "paused"))} if rng.random() < 0.5 else {}
         return links

@@ -121,9 +121,15 @@ def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.requirement("X14")
 def test_links_are_read_with_references_in_place_of_secrets(tmp_path: Path) -> None:
     source = "bootstrap.servers: 'kafka:9092', topics: ['orders.*', payments]"
-    found = _read(tmp_path, a=f"links:\n  - {{name: old, configs: {{{source}, sasl.password: '${{env:P}}'}}}}\n")
+    found = _read(
+        tmp_path, a=f"links:\n  - {{name: old, configs: {{{source}, sasl.password: '${{env:HEADRACE_LINK_P}}'}}}}\n"
+    )
     assert found.state.links == {
-        "old": {"bootstrap.servers": "kafka:9092", "topics": "orders.*,payments", "sasl.password": "${env:P}"}
+        "old": {
+            "bootstrap.servers": "kafka:9092",
+            "topics": "orders.*,payments",
+            "sasl.password": "${env:HEADRACE_LINK_P}",
+        }
     }
     assert str(found.places[ObjectKind.LINK, "old"]) == f"{tmp_path}/a.yaml:2"
     errors = _errors(
@@ -135,7 +141,7 @@ def test_links_are_read_with_references_in_place_of_secrets(tmp_path: Path) -> N
     assert errors == [
         "a.yaml:2: links.configs: bootstrap.servers: name the source: HOST:PORT",
         "a.yaml:3: links.name: expected `str` matching regex '^[a-zA-Z0-9._-]{1,100}$'",
-        "b.yaml:2: links.configs: sasl.password: a secret of a link is ${env:NAME} or ${file:PATH} in a file",
+        "b.yaml:2: links.configs: sasl.password: a secret of a link is ${env:HEADRACE_LINK_...} in a file",
         "b.yaml:3: links.configs: link.creator: set by the cluster, not by a file",
     ]
 
