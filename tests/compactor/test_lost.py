@@ -60,7 +60,7 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
     known.sort(key=lambda extent: (extent.file_id, extent.partition_key))
     lost = await _lose_newest(world, 2)
     found = await find_lost(world.postgres, reads_of(world.store), _now_ms(), _now_ms(), lambda *_: None)
-    assert [str(file_id) for file_id in found.file_ids] == lost
+    assert {str(file_id) for file_id in found.file_ids} == set(lost)
     assert [(p.partition_index, p.files, p.batches, p.records) for p in found.in_order()] == [
         (0, 2, 4, 8),
         (1, 2, 2, 4),

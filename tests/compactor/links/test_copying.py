@@ -199,7 +199,7 @@ async def test_records_that_come_after_a_promotion_are_counted(
 ) -> None:
     patch.replace(copy_job, "RUN_SECONDS", 4_000.0)
     patch.replace(copy_job, "LOOK_SECONDS", 1.0)
-    await world.create(link__watch__ms="100000")
+    await world.create(link__watch__ms="3600000")
     topic = await world.add("orders", _filled(0))
     (progress,) = await world.progress()
     await world.metastore.links.ask_promotion([progress.topic_id], force=False)
@@ -211,8 +211,11 @@ async def test_records_that_come_after_a_promotion_are_counted(
     assert await world.metastore.links.promote_topics(world.controller_epoch, head, [progress.topic_id], ["orders"])
     end = topic.logs[0].end
     topic.logs[0].append(5)
-    await asyncio.wait_for(running, 60)
-    (line,) = [each.getMessage() for each in caplog.records if "after the promotion" in each.getMessage()]
+    while not (lines := [text for text in caplog.messages if "after the promotion" in text]) and not running.done():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    (line,) = lines
     assert f"topic=orders partition=0 offsets={end}-{end + 4}" in line
 
 
