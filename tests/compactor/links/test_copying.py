@@ -211,11 +211,13 @@ async def test_records_that_come_after_a_promotion_are_counted(
     assert await world.metastore.links.promote_topics(world.controller_epoch, head, [progress.topic_id], ["orders"])
     end = topic.logs[0].end
     topic.logs[0].append(5)
-    while not (lines := [text for text in caplog.messages if "after the promotion" in text]) and not running.done():
-        await asyncio.sleep(0.01)
+    for _ in range(100_000):
+        if running.done() or "after the promotion" in caplog.text:
+            break
+        await world.progress()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    (line,) = lines
+    (line,) = [text for text in caplog.messages if "after the promotion" in text]
     assert f"topic=orders partition=0 offsets={end}-{end + 4}" in line
 
 
