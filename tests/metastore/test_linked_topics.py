@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -247,12 +248,28 @@ async def test_the_log_and_the_rows_say_the_same_of_linked_topics(scene: LinkedS
 @pytest.mark.requirement("X14")
 async def test_a_producer_id_of_this_cluster_stops_the_partition_and_new_ids_are_apart(scene: LinkedScene) -> None:
     own = await scene.store.commits.allocate_producer_ids(1_000)
+    assert own.start >= 1 << 39
     producer = CopiedProducer(scene.keys[0], own[3], 0, 10, RING)
     runs = scene.run(0, 9), scene.run(0, 9, partition=1)
     assert await scene.append(*runs, producers=(producer,)) == [OWN, DONE]
-    report = SourceReport("old", "cluster-a", [])
-    assert await scene.store.links.report_source(scene.token, report)
-    assert (await scene.store.commits.allocate_producer_ids(1_000)).start >= 1 << 39
+
+
+@pytest.mark.requirement("X14")
+@pytest.mark.parametrize("life", [0, 1])
+async def test_after_a_link_is_dropped_a_new_producer_has_no_id_of_a_copied_one(
+    scene: LinkedScene, raw: Session, life: int
+) -> None:
+    """Else its first batch would be taken for a duplicate of the copied producer's, and be lost."""
+    ring = struct.pack(">iiqq", 0, 4, 0, 900)
+    assert await scene.append(scene.run(0, 9), producers=(CopiedProducer(scene.keys[0], 1_000, 0, 5, ring),)) == [DONE]
+    await scene.store.links.ask_promotion([scene.topic_id], force=True)
+    assert await _promote(scene)
+    await scene.store.links.forget_link("old")
+    await raw.execute("UPDATE cluster SET life = %s", (life,))
+    scene.store.pool.life = life
+    new = await scene.store.commits.allocate_producer_ids(1_000)
+    assert new.start >= (life << 40) + (1 << 39)
+    assert await _commit(scene, batch(scene.keys[0], 0, producer=new.start)) == [BatchOutcome.APPENDED]
 
 
 async def test_a_source_keeps_its_cluster_id_and_its_topics_are_replaced(scene: LinkedScene) -> None:
@@ -364,6 +381,12 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
         "AND key <> ALL (v_taken)",
         "",
         test_a_producer_id_of_this_cluster_stops_the_partition_and_new_ids_are_apart,
+    ),
+    "ids of copied producers given out again": (
+        "allocate_producer_ids",
+        "WHEN producer_ids_are_apart()",
+        "WHEN false",
+        partial(test_after_a_link_is_dropped_a_new_producer_has_no_id_of_a_copied_one, life=1),
     ),
     "a producer's earlier batches forgotten": (
         "append_linked",

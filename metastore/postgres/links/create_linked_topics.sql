@@ -1,7 +1,6 @@
 -- Append new topics' records as create_topics does, and make their partitions linked ones, with the leader epoch that their
 -- records have. False if the log has moved on, NULL for a stale controller epoch: then nothing happened.
--- From the first copied producer on, this cluster's new producer ids are apart from those of sources
--- (allocate_producer_ids).
+-- From then on this cluster's new producer ids are apart from those of sources (keep_producer_ids_apart).
 -- Locks: controller, shared; then as create_topics. Idempotent: a repeated call finds the head moved.
 -- Cost: as create_topics, and two rows per topic and one per partition.
 CREATE OR REPLACE FUNCTION create_linked_topics(
@@ -27,6 +26,7 @@ BEGIN
                             p_config_topics, p_config_names, p_config_values) THEN
         RETURN false;
     END IF;
+    PERFORM keep_producer_ids_apart();
     INSERT INTO linked_topics (topic_id, link, source_id, promotion)
     SELECT topic_id, link, source_id, promotion_none()
       FROM unnest(p_topic_ids, p_links, p_source_ids) AS t (topic_id, link, source_id);
