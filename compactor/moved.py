@@ -28,7 +28,7 @@ ROWS_KEPT_MS = 4_200_000
 """Less than the time for which the row of a committed file stays (settled_age())."""
 
 Moved = dict[uuid.UUID, list[MovedRange]]
-"""By merged file: what only it has."""
+"""Ranges by the merged file that alone has them."""
 
 
 async def find_moved(api: Metastore, store: ObjectStore, merged: Iterable[uuid.UUID]) -> Moved:

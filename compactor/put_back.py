@@ -146,7 +146,7 @@ class _Planning:
         self._topics = topics
         self.known = SentAgain()
         self.batches: list[tuple[int, int, PlannedBatch]] = []
-        """With the partition key and the lost offset, or that of the file's first record."""
+        """(partition key, lost offset or that of the file's first record, batch)."""
         self.dropped, self.transactional = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
 
     def add_committed(

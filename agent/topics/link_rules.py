@@ -39,7 +39,7 @@ Values = Mapping[str, str | None]
 Changes = list[ConfigRecord] | Verdict
 NEEDS_FEATURE = "links need the feature level cluster.links=1: `headrace features upgrade --feature cluster.links=1`"
 _HIDDEN = "x"
-"""In place of a stored secret, when a link is checked as a whole."""
+"""The value of a stored secret when a link is checked as a whole."""
 _SHOWN_MAX = 10
 """Names in a message."""
 

@@ -36,7 +36,7 @@ from headrace.config.link_configs import STATE
 
 FOREVER = -1
 IS_SET = "(set)"
-"""In place of a secret of a link that is set: no cluster shows it, so it counts as the described one."""
+"""The value of a link's secret that is set: no cluster shows it, so it counts as the described one."""
 _LIMITS = frozenset(
     (
         "retention.ms",

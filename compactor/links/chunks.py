@@ -71,7 +71,7 @@ class Chunk(NamedTuple):
     producers: ProducerStates
     """The states of its producers after it."""
     bytes_wanted: int = 0
-    """Not 0: the answer has only a part of its first batch, which has so many bytes. Fetch again with more."""
+    """Size of the first batch if the answer has only a part of it, so that it is fetched again with more; else 0."""
     is_cut: bool = False
     """Whether the answer goes beyond what it says is stable."""
 

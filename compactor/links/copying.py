@@ -49,7 +49,7 @@ ANSWER_BYTES = 16 * 1024 * 1024
 """What the answers that are under way have together, but for larger batches."""
 PARTITIONS_PER_FETCH = 500
 AT_ONCE_BYTES = 64 * 1024
-"""So much is made a chunk in less time than a thread takes to begin."""
+"""Bytes that become a chunk in less time than a thread takes to begin."""
 FILE_SECONDS = 0.5
 """A file is stored this long after its first chunk, however small it is."""
 SOURCE_PAUSE_SECONDS, SOURCE_PAUSE_SECONDS_MAX = 0.5, 30.0

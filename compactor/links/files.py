@@ -23,8 +23,8 @@ from headrace.storage.segment.writer import SegmentWriter
 
 LEVEL = 1
 FILE_BYTES = 24 * 1024 * 1024
-"""With what the last answer adds below MAPPED_BYTES of cli/process/heap.py: larger ones are mapped and zeroed each
-time, which takes three times the CPU of laying them out.
+"""Size in bytes from which on a file is stored; with the last answer it stays below MAPPED_BYTES of
+cli/process/heap.py: larger ones are mapped and zeroed each time, at three times the CPU of laying them out.
 """
 EXTENT_BYTES = 8 * 1024 * 1024
 """A reader that starts in the middle of an extent iterates from its first batch."""
