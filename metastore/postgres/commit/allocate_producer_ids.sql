@@ -1,6 +1,6 @@
 -- Lease a block of producer ids that no other call ever gets; returns the first. Ids start at 1,000.
--- Once the newest block is in the second half of a life's numbers, those of later lives begin there, too: apart from those
--- of a source (keep_producer_ids_apart).
+-- Once the newest block is in the second half of a life's numbers, those of each later life begin there, too: apart from
+-- those of a source (keep_producer_ids_apart).
 -- When a block was leased tells a commit how old a producer is at least (fold_producers.sql).
 -- Locks: advisory (producer_id_lock(), 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
