@@ -152,6 +152,8 @@ class _Run:
                     break
                 await self._look_at_source(copying, looks)
                 await copying.step(TICK_SECONDS)
+                if copying.lost:
+                    await looks.at_lost()
                 if self._is_due("report", REPORT_SECONDS):
                     await looks.at_promotions()
                     metrics.late.labels(self._link).inc(await looks.at_late_records())
@@ -160,6 +162,9 @@ class _Run:
                     metrics.show((self._link, self._lease.job.key), copying.copies.values(), clock.monotonic())
                     self._lease.progress = f"partitions={len(copying.copies)}"
             await copying.finish()
+            if copying.lost:
+                await looks.at_lost()
+            metrics.late.labels(self._link).inc(await looks.at_late_records())
             await looks.report()
             if copying.has_failed:
                 await clock.sleep(FAILURE_SECONDS)

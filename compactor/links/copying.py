@@ -105,6 +105,8 @@ class Copying:
         self, link: str, source: Source, store: LinkStore, clock: Clock, pace: LinkPace, metrics: LinkMetrics
     ) -> None:
         self.link, self.copies = link, dict[int, PartitionCopy]()
+        self.lost = set[int]()
+        """Partitions of which a chunk was refused, until looks.py has found out why."""
         self.is_over = False
         """Whether the job must end: what is in memory is not to be relied on."""
         self.has_failed = False
@@ -141,7 +143,7 @@ class Copying:
                 storing, self._storing = self._storing, None
                 await asyncio.wait([storing])
                 self._note_stored(storing)
-            if self._file and not self.is_over:
+            if self._file and not self.is_over and not self.lost:
                 file, self._file = self._file, LinkFile()
                 storing = asyncio.create_task(self._store.append(file))
                 await asyncio.wait([storing])
@@ -277,7 +279,8 @@ class Copying:
             logger.warning("link could not append a file, its job begins again: link=%s error=%s", self.link, error)
             self.has_failed = True
             return
-        self.is_over = any(outcome is LinkedOutcome.LOST for outcome in stored.refused.values())
+        self.is_over = False
+        self.lost.update(key for key, outcome in stored.refused.items() if outcome is LinkedOutcome.LOST)
         now = self.clock.monotonic()
         for key, outcome in stored.refused.items():
             if outcome is LinkedOutcome.OWN_PRODUCER and key in self.copies:

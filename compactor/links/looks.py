@@ -65,6 +65,7 @@ class Looks:
         rows = {row.partition_key: row for row in filter(self._wants, await self._links.linked_partitions(self._link))}
         for key in copies.keys() - rows.keys():
             gone = copies.pop(key)
+            gone.end = gone.stored_end  # what was in memory came too late
             if gone.row.promotion is not Promotion.NONE and not self._fences:
                 self._watched[gone.place] = gone, now + self._watch_seconds
         for key, row in rows.items():
@@ -133,6 +134,14 @@ class Looks:
         ]
         for leader, copies in _by_leader(due):
             await self._guarded(copies, self._make_ready(leader, copies))
+
+    async def at_lost(self) -> None:
+        """Find out why chunks were refused. If a partition is still linked, another worker copied it: the job is over.
+        Those that were promoted meanwhile are watched.
+        """
+        await self.at_rows()
+        self._copying.is_over = self._copying.is_over or not self._copying.lost.isdisjoint(self._copying.copies)
+        self._copying.lost.clear()
 
     async def at_late_records(self) -> int:
         """Look for records that came to sources of promoted topics: they are in no copy. How many are new."""

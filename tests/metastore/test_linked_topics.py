@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import random
 import struct
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
@@ -37,12 +34,11 @@ from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.errors import FencedError, HeadraceError
+from headrace.storage.errors import FencedError
 from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import batch, file_of
 from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import Session, claim, join
-from tests.metastore.sql_sources import plant
 from tests.seeds import seeds
 
 DONE, LOST, OWN = LinkedOutcome.DONE, LinkedOutcome.LOST, LinkedOutcome.OWN_PRODUCER
@@ -341,73 +337,3 @@ async def test_a_worker_that_knows_only_its_own_batches_forgets_none_of_before(s
     repeats = [batch(key, at, producer=4_711, epoch=2) for at in (5, 10, 15, 20, 25, 30)]
     outcomes = await _commit(scene, *repeats, batch(key, 7, producer=4_712))
     assert outcomes == [BatchOutcome.DUPLICATE] * 5 + [BatchOutcome.APPENDED] * 2
-
-
-Proof = Callable[..., Awaitable[None]]
-BUGS: dict[str, tuple[str, str, str, Proof]] = {
-    "a chunk twice, or behind a gap": (
-        "append_linked",
-        "AND r.base = coalesce(lag(r.last) OVER of_key + 1, h.high_watermark)",
-        "",
-        test_a_chunk_is_appended_where_it_continues_the_log_and_nowhere_else,
-    ),
-    "two workers": (
-        "append_linked",
-        "AND r.base = coalesce(lag(r.last) OVER of_key + 1, h.high_watermark)",
-        "",
-        test_two_workers_with_one_partition_append_each_offset_once,
-    ),
-    "a worker without its lease": (
-        "append_linked",
-        "PERFORM assert_job(p_job_id, p_epoch);",
-        "",
-        test_without_the_lease_nothing_is_appended,
-    ),
-    "leader epochs that fall": (
-        "append_linked",
-        "AND r.leader_epoch >= coalesce(lag(r.leader_epoch) OVER of_key,\n"
-        "                                                                   last_linked_epoch(r.key))",
-        "",
-        test_leader_epochs_never_fall_and_stay_below_the_partitions_own,
-    ),
-    "a chunk after the promotion": (
-        "append_linked",
-        "p.state = state_linked() AND",
-        "",
-        test_a_copy_is_promoted_only_with_all_that_the_source_had,
-    ),
-    "producer ids that meet": (
-        "append_linked",
-        "AND key <> ALL (v_taken)",
-        "",
-        test_a_producer_id_of_this_cluster_stops_the_partition_and_new_ids_are_apart,
-    ),
-    "ids of copied producers given out again": (
-        "allocate_producer_ids",
-        "WHEN producer_ids_are_apart()",
-        "WHEN false",
-        partial(test_after_a_link_is_dropped_a_new_producer_has_no_id_of_a_copied_one, life=1),
-    ),
-    "a producer's earlier batches forgotten": (
-        "append_linked",
-        "coalesce(ring_before(s.ring_known, ring), '')",
-        "''",
-        test_a_worker_that_knows_only_its_own_batches_forgets_none_of_before,
-    ),
-    "a promotion before the end": (
-        "promote_topics",
-        "AND l.ready_end <> h.high_watermark",
-        "AND false",
-        test_a_copy_is_promoted_only_with_all_that_the_source_had,
-    ),
-}
-
-
-@pytest.mark.requirement("X14")
-@pytest.mark.parametrize("bug", BUGS)
-async def test_a_planted_bug_fails_its_proof(scene: LinkedScene, metastore_url: str, raw: Session, bug: str) -> None:
-    function, right, wrong, proof = BUGS[bug]
-    plant(metastore_url, function, right, wrong)
-    given = {"raw": raw} if "raw" in inspect.signature(proof).parameters else {}
-    with pytest.raises((AssertionError, HeadraceError, pytest.fail.Exception)):
-        await proof(scene, **given)
