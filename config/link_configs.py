@@ -25,6 +25,7 @@ LINK_NAME = topic_configs.LINK_NAME
 BOOTSTRAP_SERVERS, TOPICS, EXCLUDE = "bootstrap.servers", "topics", "topics.exclude"
 STATE, CREATOR, MAX_RATE = "link.state", "link.creator", "link.max.bytes.per.second"
 SHARES, WATCH_MS, FENCES = "link.shares", "link.watch.ms", "link.fence.source"
+GROUPS, EXCLUDED_GROUPS, DELETES = "groups", "groups.exclude", "link.delete.topics"
 ACTIVE, PAUSED = "active", "paused"
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
 USERNAME, PASSWORD = "sasl.username", "sasl.password"
@@ -47,6 +48,9 @@ DEFAULTS: dict[str, str] = {
     SHARES: "4",
     WATCH_MS: "600000",
     FENCES: "false",
+    GROUPS: "",
+    EXCLUDED_GROUPS: "",
+    DELETES: "false",
     PROTOCOL: "PLAINTEXT",
     MECHANISM: "",
     JAAS: "",
@@ -115,23 +119,42 @@ def is_paused(configs: Mapping[str, str]) -> bool:
     return value_of(configs, STATE) == PAUSED
 
 
-class TopicFilter:
-    """Which topics a link names, with its patterns compiled once."""
+class NameFilter:
+    """Which names two lists of patterns choose, with the patterns compiled once."""
+
+    def __init__(self, wanted: str, excluded: str) -> None:
+        """ValueError if a pattern is none; `why_invalid` refuses such configs."""
+        self._wanted = [(each, compile_pattern(each)) for each in patterns(wanted)]
+        self._excluded = [compile_pattern(each) for each in patterns(excluded)]
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
+    def matches(self, name: str) -> bool:
+        """Return whether the name is chosen. Those of the cluster itself (`__consumer_offsets`) are chosen only by a
+        pattern that begins as they do.
+        """
+        is_internal = name.startswith(_INTERNAL)
+        wanted = (each for text, each in self._wanted if not is_internal or text.startswith(_INTERNAL))
+        if not any(each.fullmatch(name) for each in wanted):
+            return False
+        return not any(each.fullmatch(name) for each in self._excluded)
+
+
+class TopicFilter(NameFilter):
+    """Which topics a link copies."""
 
     def __init__(self, configs: Mapping[str, str]) -> None:
-        """ValueError if a pattern is none; `why_invalid` refuses such configs."""
-        self._wanted = [(each, compile_pattern(each)) for each in patterns(value_of(configs, TOPICS))]
-        self._excluded = [compile_pattern(each) for each in patterns(value_of(configs, EXCLUDE))]
+        """ValueError if a pattern is none."""
+        super().__init__(value_of(configs, TOPICS), value_of(configs, EXCLUDE))
 
-    def matches(self, topic: str) -> bool:
-        """Return whether the link copies a topic of this name. Topics of the cluster itself (`__consumer_offsets`) are
-        copied only by a pattern that begins as they do.
-        """
-        is_internal = topic.startswith(_INTERNAL)
-        wanted = (each for text, each in self._wanted if not is_internal or text.startswith(_INTERNAL))
-        if not any(each.fullmatch(topic) for each in wanted):
-            return False
-        return not any(each.fullmatch(topic) for each in self._excluded)
+
+class GroupFilter(NameFilter):
+    """Which groups a link copies the offsets of; none by default."""
+
+    def __init__(self, configs: Mapping[str, str]) -> None:
+        """ValueError if a pattern is none."""
+        super().__init__(value_of(configs, GROUPS), value_of(configs, EXCLUDED_GROUPS))
 
 
 def matches(configs: Mapping[str, str], topic: str) -> bool:
@@ -231,6 +254,9 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     SHARES: _between(1, 64),
     WATCH_MS: _between(0, 7 * 86_400_000),
     FENCES: _one_of(("true", "false")),
+    GROUPS: _why_no_patterns,
+    EXCLUDED_GROUPS: _why_no_patterns,
+    DELETES: _one_of(("true", "false")),
     PROTOCOL: _one_of(_PROTOCOLS),
     MECHANISM: _one_of(_MECHANISMS),
     CHECKS_NAME: _one_of(("https", "")),

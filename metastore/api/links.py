@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.compaction import NewFile
@@ -75,6 +75,17 @@ class Promotion(enum.IntEnum):
     """As soon as the copy has all that the source has."""
     FORCED = 2
     """With what it has."""
+
+
+class LinkedTopic(NamedTuple):
+    """A copy. `configs`: those of the source that were set here last, by name; None: not known."""
+
+    topic_id: uuid.UUID
+    name: str
+    link: str
+    source_id: uuid.UUID
+    promotion: Promotion
+    configs: dict[str, str] | None
 
 
 class NewLinkedTopic(NamedTuple):
@@ -219,6 +230,12 @@ class LinkApi(Protocol):
         self, controller_epoch: int, expected_head: int, growths: Sequence[LinkedGrowth]
     ) -> bool:
         """Add partitions to the copies. Errors as create_linked_topics."""
+
+    async def linked_topics(self) -> list[LinkedTopic]:
+        """The copies of all links, by name."""
+
+    async def note_linked_configs(self, configs: Mapping[uuid.UUID, Mapping[str, str]]) -> None:
+        """Note which configs of the source a copy was given last: topic id -> name -> value. Idempotent."""
 
     async def linked_partitions(self, link: str) -> list[LinkedPartition]:
         """The partitions that the link copies, by key."""

@@ -26,6 +26,7 @@ from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.inline import InlineApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.linked_groups import LinkedGroupApi
 from headrace.metastore.api.links import LinkApi
 from headrace.metastore.api.outcomes import OutcomeApi
 from headrace.metastore.api.read import IndexApi
@@ -138,6 +139,10 @@ class Metastore(Protocol):
     @property
     def links(self) -> LinkApi:
         """Topics that are copies of another cluster's."""
+
+    @property
+    def linked_groups(self) -> LinkedGroupApi:
+        """Groups of another cluster, the offsets of which are copied."""
 
     @property
     def retention(self) -> RetentionApi:

@@ -32,6 +32,7 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.inline import InlineSlotState
 from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.linked_groups import GroupOutcome, LastOffsets
 from headrace.metastore.api.links import LinkedOutcome, Promotion
 from headrace.metastore.api.read import FeedKind, OffsetKind
 from headrace.metastore.api.restoring import RestoreOutcome
@@ -77,6 +78,8 @@ SMALL_INTEGERS: Mapping[str, type[enum.IntEnum]] = {
     "inline": InlineSlotState,
     "linked": LinkedOutcome,
     "promotion": Promotion,
+    "group": GroupOutcome,
+    "last": LastOffsets,
 }
 """The same for smallint."""
 SINGLE: Mapping[str, int] = {

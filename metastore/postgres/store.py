@@ -28,6 +28,7 @@ from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousek
 from headrace.metastore.postgres.inline.inline import PostgresInline
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs, PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
+from headrace.metastore.postgres.linked_groups.linked_groups import PostgresLinkedGroups
 from headrace.metastore.postgres.links.links import PostgresLinks
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pass_through import Connected
@@ -108,6 +109,7 @@ class PostgresMetastore:
         self.files = _Files(at)
         self.inline = PostgresInline(at)
         self.links = PostgresLinks(at)
+        self.linked_groups = PostgresLinkedGroups(at)
         self.retention = PostgresRetention(at)
         self.housekeeping = PostgresHousekeeping(at)
         self.reports = PostgresReports(at)

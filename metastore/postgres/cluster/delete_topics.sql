@@ -64,5 +64,6 @@ BEGIN
     DELETE FROM topic_halvings WHERE topic_id = ANY (p_topic_ids);
     DELETE FROM linked_partitions WHERE topic_id = ANY (p_topic_ids);
     DELETE FROM linked_topics WHERE topic_id = ANY (p_topic_ids);
+    DELETE FROM promoted_partitions WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;

@@ -1,5 +1,5 @@
 -- Store a consumer group's positions, all or none; answers the partitions that are there, or NULL
--- when p_coordinator_epoch is no longer the group's.
+-- when p_coordinator_epoch is no longer the group's. From then on no link writes them.
 -- Locks: shares the group's row (a claim waits), then the partitions' rows (a deletion waits), then
 -- the offsets by partition. Idempotent: yes, the same positions are written again.
 -- Cost: one upsert per partition.
@@ -32,7 +32,8 @@ BEGIN
      ORDER BY o.partition_key
     ON CONFLICT (group_id, partition_key) DO UPDATE
        SET committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,
-           metadata = excluded.metadata, committed_at = excluded.committed_at, expiry_slot = excluded.expiry_slot;
+           metadata = excluded.metadata, committed_at = excluded.committed_at, expiry_slot = excluded.expiry_slot,
+           link = NULL;
     RETURN v_known;
 END $$;
 

@@ -27,9 +27,12 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM keep_producer_ids_apart();
-    INSERT INTO linked_topics (topic_id, link, source_id, promotion)
-    SELECT topic_id, link, source_id, promotion_none()
-      FROM unnest(p_topic_ids, p_links, p_source_ids) AS t (topic_id, link, source_id);
+    INSERT INTO linked_topics (topic_id, link, source_id, promotion, configs)
+    SELECT topic_id, link, source_id, promotion_none(),
+           (SELECT coalesce(jsonb_object_agg(c.name, c.value), '{}')
+              FROM unnest(p_config_topics, p_config_names, p_config_values) AS c (topic, name, value)
+             WHERE c.topic = t.topic AND c.name <> 'link.name')
+      FROM unnest(p_topic_ids, p_names, p_links, p_source_ids) AS t (topic_id, topic, link, source_id);
     PERFORM make_linked(p_topic_ids, p_leader_epochs);
     RETURN true;
 END $$;

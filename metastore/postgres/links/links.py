@@ -7,7 +7,7 @@ Invariant: topics and their records in one call of one function, under the log h
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,8 +24,10 @@ from headrace.metastore.api.links import (
     LinkedGrowth,
     LinkedOutcome,
     LinkedRun,
+    LinkedTopic,
     NewLinkedTopic,
     PartitionReport,
+    Promotion,
     SourceReport,
 )
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
@@ -39,6 +41,8 @@ from headrace.storage.errors import FencedError, InvalidError, NotFoundError
 _REPORT_SOURCE = Statement("report_source", writes=True)
 _FOUND_TOPICS = Statement("found_topics", writes=False)
 _LINK_CONFIGS = Statement("link_configs", writes=False)
+_LINKED_TOPICS = Statement("linked_topics", writes=False)
+_NOTE_LINKED_CONFIGS = Statement("note_linked_configs", writes=True)
 _CREATE_LINKED_TOPICS = Statement("create_linked_topics", writes=True)
 _GROW_LINKED_TOPICS = Statement("grow_linked_topics", writes=True)
 _APPEND_LINKED = Statement("append_linked", writes=True)
@@ -87,6 +91,17 @@ class PostgresLinks(PostgresNoun):
             FoundTopic(link, name, source_id, count, epoch, msgspec.json.decode(configs), problem)
             for link, name, source_id, count, epoch, configs, problem in rows
         ]
+
+    async def linked_topics(self) -> list[LinkedTopic]:
+        rows = await _LINKED_TOPICS.rows(self.pool)
+        return [
+            LinkedTopic(*row, Promotion(promotion), None if configs is None else msgspec.json.decode(configs))
+            for *row, promotion, configs in rows
+        ]
+
+    async def note_linked_configs(self, configs: Mapping[uuid.UUID, Mapping[str, str]]) -> None:
+        encoded = [msgspec.json.encode(each).decode() for each in configs.values()]
+        await _NOTE_LINKED_CONFIGS.row(self.pool, topic_ids=list(configs), configs=encoded)
 
     async def create_linked_topics(
         self, controller_epoch: int, expected_head: int, topics: Sequence[NewLinkedTopic]

@@ -16,7 +16,7 @@ END $$;
 -- something that the source had at the last look and is not forced; NULL for a stale controller epoch: then nothing happened.
 -- p_records: those that take `link.name` from the topics' configs.
 -- Locks: controller, shared; metadata_head; the partitions' rows, ascending, which append_linked holds too; last their commit
--- shards. Idempotent: a repeated call finds the head moved. Cost: two updates per partition.
+-- shards. Idempotent: a repeated call finds the head moved. Cost: two updates and a row per partition.
 CREATE OR REPLACE FUNCTION promote_topics(
     p_controller_epoch bigint, p_expected_head bigint, p_topic_ids uuid[], p_names text[], p_records bytea[]
 ) RETURNS boolean
@@ -52,6 +52,14 @@ BEGIN
     SELECT array_agg(partition_key ORDER BY partition_key) INTO v_keys FROM partitions WHERE topic_id = ANY (p_topic_ids);
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(v_keys) AS key;
     UPDATE partitions SET state = state_takes_records() WHERE partition_key = ANY (v_keys) AND state = state_linked();
+    INSERT INTO promoted_partitions (partition_key, topic_id, link, source_id, end_offset)
+    SELECT l.partition_key, l.topic_id, t.link, t.source_id, h.high_watermark
+      FROM linked_partitions l
+      JOIN linked_topics t USING (topic_id)
+     CROSS JOIN LATERAL (SELECT high_watermark FROM partition_heads WHERE partition_key = l.partition_key
+                          ORDER BY update_block DESC LIMIT 1) AS h
+     WHERE l.topic_id = ANY (p_topic_ids)
+     ORDER BY l.partition_key;
     DELETE FROM linked_partitions WHERE topic_id = ANY (p_topic_ids);
     DELETE FROM linked_topics WHERE topic_id = ANY (p_topic_ids);
     RETURN true;

@@ -141,7 +141,8 @@ LANGUAGE sql VOLATILE AS $$
      ORDER BY o.group_id, o.partition_key
     ON CONFLICT (group_id, partition_key) DO UPDATE
        SET committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,
-           metadata = excluded.metadata, committed_at = excluded.committed_at, expiry_slot = excluded.expiry_slot
+           metadata = excluded.metadata, committed_at = excluded.committed_at, expiry_slot = excluded.expiry_slot,
+           link = NULL
 $$;
 
 -- The file id of a marker's extent: metastore.transactions.markers.marker_file_id.
