@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.cli.link_source import UNKNOWN, SeenTopic, look, open_source, source_configs
+from headrace.cli.link_verify import add_verify, run_verify
 from headrace.cli.options import INT32_MAX, INT64_MAX, whole
 from headrace.cli.output import ProgressBar, write, write_error
 from headrace.cli.tables import add_flags, add_yes, client_file, confirm, open_cluster, pairs, say, show
@@ -44,7 +45,7 @@ MEGABYTE = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    names = "{create,alter,list,show,pause,resume,promote,drop}"
+    names = "{create,alter,list,show,verify,pause,resume,promote,drop}"
     commands = parser.add_subparsers(title="commands", metavar=names, required=True)
     _add_create(commands.add_parser("create", help="begin to copy topics of another cluster"))
     _add_alter(commands.add_parser("alter", help="change which topics are copied, how fast, or the login"))
@@ -52,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing = commands.add_parser("show", aliases=["describe"], help="one link with its topics")
     showing.add_argument("--follow", action="store_true", help="show the progress until all topics have caught up")
     _add(showing, run_show)
+    verifying = commands.add_parser("verify", help="compare the source and the copies, record for record")
+    add_verify(verifying)
+    _add(verifying, run_verify)
     _add(commands.add_parser("pause", help="copy nothing until it is resumed"), run_pause)
     _add(commands.add_parser("resume", help="continue where it was paused"), run_resume)
     _add_promote(commands.add_parser("promote", help="make copies ordinary topics, which take records"))

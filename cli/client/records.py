@@ -43,7 +43,7 @@ class AbortedBatches:
         """Called for each batch in the order of offsets."""
         while self._starts and self._starts[-1][1] <= header.base_offset + header.last_offset_delta:
             self._producers.add(self._starts.pop()[0])
-        if header.is_control:
+        if header.is_control and header.record_count:  # a cleaned log may keep the batch of a marker without it
             (marker,) = open_batch(batch, max_opened_bytes=MARKER_BYTES)
             if _MARKER_KEY.unpack(marker.key or b"")[1] == _ABORT:
                 self._producers.discard(header.producer_id)
@@ -59,11 +59,13 @@ NO_SESSION = -1
 
 class FetchedBatches(NamedTuple):
     """A partition and its complete batches. `aborted`: of read_committed, (producer id, first offset) of each aborted
-    transaction with batches among them."""
+    transaction with batches among them. `throttle_s`: how long the broker's quota lets the client wait, in seconds;
+    such an answer may lack batches that are there."""
 
     partition: int
     data: memoryview
     aborted: list[tuple[int, int]]
+    throttle_s: float = 0.0
 
 
 def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records: Sequence[Record], codec: Codec) -> int:
@@ -123,8 +125,8 @@ def fetch(
     `positions`: partition -> fetch offset. Waits a moment if there is nothing new. With READ_COMMITTED records of
     aborted and open transactions are left out. Errors as `require`.
     """
-    for index, data, aborted in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES, isolation):
-        yield index, *_opened(data, positions[index], AbortedBatches(aborted))
+    for found in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES, isolation):
+        yield found.partition, *_opened(found.data, positions[found.partition], AbortedBatches(found.aborted))
 
 
 def fetch_batches(
@@ -171,7 +173,7 @@ def fetch_batches(
                 for one in getattr(partition, "aborted_transactions", None) or ()
             ]
             batches = _whole_batches(memoryview(partition.records or b""))
-            yield FetchedBatches(int(partition.partition_index), batches, aborted)
+            yield FetchedBatches(int(partition.partition_index), batches, aborted, answer.throttle_time.total_seconds())
 
 
 def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict[int, int]) -> dict[int, int]:
