@@ -13,8 +13,9 @@ from headrace.agent.cluster import membership
 from headrace.agent.cluster.controller.controller import Controller
 from headrace.agent.cluster.membership import Membership
 from headrace.agent.fetch.index.index import TailIndex
-from headrace.agent.groups.consumer import membership as consumer_membership
-from headrace.agent.groups.consumer.members import ConsumerMember, reconcile
+from headrace.agent.groups.consumer.members import ConsumerMember
+from headrace.agent.groups.members import reconciliation
+from headrace.agent.groups.members.reconciliation import reconcile
 from headrace.agent.serve import housekeeping
 from headrace.metastore.api.read import Extent
 from tests.model import metastore_model
@@ -248,7 +249,7 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
         "controllers",
     ),
     "an agent that forgets its lease": (Membership, "holds_lease", lambda self: True, "two coordinators"),
-    "a hasty assignment": (consumer_membership, "reconcile", impatient, "members go on"),
+    "a hasty assignment": (reconciliation, "reconcile", impatient, "members go on"),
     "a retry": (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
 }
 """What is wrong -> (module or class, attribute, wrong one, what a run must show)."""

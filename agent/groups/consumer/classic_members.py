@@ -25,7 +25,7 @@ from headrace.agent.groups.consumer.conversion import (
     read_subscription,
     write_assignment,
 )
-from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember, MemberState
+from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.membership import ConsumerGroupMembership
 from headrace.agent.groups.group_values import (
     Departure,
@@ -38,6 +38,7 @@ from headrace.agent.groups.group_values import (
     Token,
 )
 from headrace.agent.groups.members.member import Partitions
+from headrace.agent.groups.members.reconciliation import MemberState
 
 
 class ClassicMembers:

@@ -160,10 +160,7 @@ class ConsumerGroup(MemberGroup[ConsumerMember, ConsumerHeartbeat]):
 
     def _shows_its_epoch(self, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
         """The epoch before it too, from a member that missed the last answer and owns no more than it says."""
-        if request.member_epoch == member.epoch:
-            return True
-        missed = request.member_epoch == member.previous_epoch and request.member_epoch < member.epoch
-        return missed and request.owned is not None and request.owned <= member.assigned
+        return member.shows(request.member_epoch, request.owned)
 
     def _refused(
         self, request: ConsumerHeartbeat, answer: MemberHeartbeatAnswer, code: ErrorCode

@@ -1,7 +1,7 @@
 """The members of a consumer group with the target assignment: who shall have what, as of one group epoch. Pure.
 
 Place: under group.py, which knows the two protocols that members speak; above ../members/membership.py. Members go
-to the target step by step (members.py).
+to the target step by step (../members/reconciliation.py).
 Invariant: a member that does not act in time (heartbeat, give partitions up, join again) is removed, and its
 partitions are free. The group epoch rises when members, subscriptions or subscribed topics change, and when a gate
 opens; the target is of the group epoch `epoch`, and is made again only while that is behind. It gives every
@@ -17,19 +17,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from headrace.agent.groups.consumer.assignors import Apart, Subscriber, assign_apart
 from headrace.agent.groups.consumer.conversion import to_classic
-from headrace.agent.groups.consumer.members import ConsumerMember, ConsumerRoster, MemberState, reconcile
+from headrace.agent.groups.consumer.members import ConsumerMember, ConsumerRoster
 from headrace.agent.groups.consumer.rules import ASSIGNORS, ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import SavedConsumerGroup, decode, load_member, save_member
 from headrace.agent.groups.consumer.topics import GroupGates, KnownTopics
 from headrace.agent.groups.group_values import Become, GroupEffect
 from headrace.agent.groups.members.member import NOTHING, Partitions
-from headrace.agent.groups.members.membership import GroupEpochs, GroupMembership
+from headrace.agent.groups.members.reconciliation import OwnerMembership, TargetParts
 from headrace.metastore.api.groups import GroupRecord
 
 _NO_TOPICS: frozenset[int] = frozenset()
 
 
-class Target(GroupEpochs):
+class Target(TargetParts):
     """Both epochs, and each member's part."""
 
     def __init__(self, assignors: tuple[str, ...]) -> None:
@@ -40,24 +40,10 @@ class Target(GroupEpochs):
         self.subscribed: frozenset[str] = frozenset()
         """Their names."""
         self._assignors = assignors
-        self._parts: dict[str, Partitions] = {}
         self._closed: Partitions = NOTHING
-
-    def of(self, member_id: str) -> Partitions:
-        """Return what the member shall have."""
-        return self._parts.get(member_id, NOTHING)
-
-    def give(self, member_id: str, partitions: Partitions) -> None:
-        """Set a member's part from outside: when it is restored or converted."""
-        self._parts[member_id] = partitions
-
-    def rename(self, member_id: str, successor_id: str) -> None:
-        """Give the part of a static member to the member id under which it came back."""
-        self._parts[successor_id] = self._parts.pop(member_id, NOTHING)
 
     def forget(self, member_id: str) -> None:
         """Remove a member that left: its part is free, and the target has to be made again."""
-        self._parts.pop(member_id, None)
         super().forget(member_id)
         self.judged_by = None
 
@@ -117,7 +103,7 @@ def _digest(counts: Mapping[int, int], apart: Apart) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
+class ConsumerGroupMembership(OwnerMembership[ConsumerMember]):
     """Roster, target, deadlines and outbox of one group, and the transitions that both protocols share."""
 
     roster: ConsumerRoster
@@ -159,30 +145,15 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
             self.outbox.changed()
         if self.target.renew(self.roster, topics):
             self.outbox.changed()
-        after = reconcile(
+        return self.step(
+            now,
             member,
-            target=self.target.of(member.member_id),
-            target_epoch=self.target.epoch,
-            owned=owned,
-            held_by_others=lambda partition: self.roster.holder(partition) not in (None, member.member_id),
+            owned,
+            lambda partition: self.roster.holder(partition) not in (None, member.member_id),
         )
-        if after is not member and after != member:
-            self.put(after)
-            self._watch_revocation(now, after)
-        return after
-
-    def _watch_revocation(self, now: float, member: ConsumerMember) -> None:
-        if member.state is MemberState.UNREVOKED:
-            self.expect(now, member)
-        else:
-            self.deadlines.met(member.member_id)
-
-    def expect(self, now: float, member: ConsumerMember) -> None:
-        """It has its rebalance timeout, from now on, to do what it was asked to."""
-        self.deadlines.expect(now, member.member_id, member.rebalance_timeout)
 
     def expect_unless_expected(self, now: float, member: ConsumerMember) -> None:
-        """The same, unless it was asked before: that deadline holds."""
+        """Expect it as `expect` does, unless it was asked before: that deadline holds."""
         self.deadlines.expect_unless_expected(now, member.member_id, member.rebalance_timeout)
 
     def _session_timeout(self, member: ConsumerMember) -> float:
@@ -214,14 +185,6 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
 
     # -- what is stored
 
-    def _state(self) -> str:
-        if not len(self.roster):
-            return "Empty"
-        if self.target.group_epoch > self.target.epoch:
-            return "Assigning"
-        settled = all(m.state is MemberState.STABLE and m.epoch == self.target.epoch for m in self.roster)
-        return "Stable" if settled else "Reconciling"
-
     def snapshot(self) -> SavedConsumerGroup:
         """The group as it is to be stored now."""
         return SavedConsumerGroup(
@@ -245,20 +208,13 @@ class ConsumerGroupMembership(GroupMembership[ConsumerMember]):
         self.target.topics_digest, self.target.subscribed = state.topics_digest, frozenset(state.subscribed)
         self.gates.restore(state.opened)
         for saved in state.members:
-            self._adopt_with(now, *load_member(saved))
+            self.adopt_with(now, *load_member(saved))
         self.state_name = self._state()
 
     def begin(self, now: float, generation: int, members: Iterable[ConsumerMember]) -> None:
         """Take the place of a classic group: what its members were assigned is the first target."""
         self.target.group_epoch = self.target.epoch = generation
         for member in members:
-            self._adopt_with(now, member, member.assigned)
+            self.adopt_with(now, member, member.assigned)
         self.state_name = self._state()
         self.outbox.changed()
-
-    def _adopt_with(self, now: float, member: ConsumerMember, target: Partitions) -> None:
-        """A member that is there already, with its part of the target."""
-        self.adopt(now, member)
-        self.target.give(member.member_id, target)
-        if member.state is MemberState.UNREVOKED:
-            self.expect(now, member)

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember, MemberState
+from headrace.agent.groups.consumer.members import ClassicSide, ConsumerMember
 from headrace.agent.groups.coordinated import decode_saved
 from headrace.agent.groups.group_values import MemberProtocol
 from headrace.agent.groups.members.member import Partitions, PartitionsByTopic, by_topic, from_topics
+from headrace.agent.groups.members.reconciliation import MemberState
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 
 FORMAT = 1

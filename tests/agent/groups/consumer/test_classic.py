@@ -11,7 +11,7 @@ from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup, decode
 from headrace.agent.groups.consumer.conversion import from_classic, read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.members import ConsumerHeartbeat, MemberState
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.group_values import (
     GroupState,
     JoinAnswer,
@@ -23,6 +23,7 @@ from headrace.agent.groups.group_values import (
     SyncRequest,
 )
 from headrace.agent.groups.members.member import LEAVE_EPOCH, MemberHeartbeatAnswer
+from headrace.agent.groups.members.reconciliation import MemberState
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.members import ConsumerHeartbeat, MemberState
+from headrace.agent.groups.consumer.members import ConsumerHeartbeat
 from headrace.agent.groups.consumer.saved import decode
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.members.member import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, MemberHeartbeatAnswer
+from headrace.agent.groups.members.reconciliation import MemberState
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
 
