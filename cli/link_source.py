@@ -8,6 +8,8 @@ The look changes nothing, here or at the source.
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,24 +17,32 @@ from typing import Any, NamedTuple
 
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.cli.configs import describe_topics
+from headrace.cli.output import write
+from headrace.cli.tables import show
+from headrace.compactor.links.group_requests import list_groups
+from headrace.compactor.links.groups import is_copied
 from headrace.config.errors import ConfigError
 from headrace.config.link_configs import (
     BOOTSTRAP_SERVERS,
     CERTIFICATES,
     DEFAULTS,
     KEY,
+    MAX_RATE,
     OWN,
     TRUSTED,
+    GroupFilter,
     TopicFilter,
     is_reference,
     value_of,
 )
 from headrace.config.load import read_properties, resolved
 from headrace.config.topic_configs import LINK_NAME, why_invalid
+from headrace.metastore.api.linked_groups import NO_OFFSETS, SHARE
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import KafkaCluster
 from headrace.protocol.client.login import Login
 from headrace.protocol.client.transport import ClientConfig, parse_servers
+from headrace.protocol.link_requests import LinkOp, LinkRequest
 from headrace.storage.errors import HeadraceError
 
 _TRUSTED_FILES = ("ssl.truststore.location", "ssl.ca.location")
@@ -42,6 +52,9 @@ _IGNORED = ("client.id", "request.timeout.ms", "ssl.truststore.type", "ssl.keyst
 _OF_TOPIC = 1
 """The source of a config that was set for the topic."""
 UNKNOWN = -1
+SEEN_COLUMNS = ("topic", "partitions", "records", "bytes", "problem", "notes")
+GROUP_COLUMNS = ("group", "kind", "state", "note")
+MEGABYTE = 1_000_000
 
 
 def source_configs(path: Path | None, servers: str | None) -> dict[str, str]:
@@ -173,3 +186,66 @@ def _why_different(config: Any) -> str | None:
         return None
     reason = why_invalid(str(config.name), config.value)
     return None if reason is None else f"{config.name} is left out: {reason}"
+
+
+def dry_run(args: argparse.Namespace, cluster: KafkaCluster, configs: dict[str, str]) -> int:
+    """Say what a link with these configs would copy."""
+    here = {str(topic.name): "" for topic in cluster.metadata()}
+    with open_source(configs) as source:
+        seen, groups = look(source, configs, here | _copies(cluster)), _groups(source, configs)
+    if args.json:
+        found = {"topics": [topic._asdict() for topic in seen], "groups": groups}
+        write(json.dumps({**found, **_sums(seen, configs)}))
+        return 0
+    rows = [topic._asdict() | {"bytes": None if topic.bytes == UNKNOWN else topic.bytes} for topic in seen]
+    if groups:
+        show(args, groups, GROUP_COLUMNS)
+        write()
+    show(args, [row | {"notes": "; ".join(row["notes"])} for row in rows], SEEN_COLUMNS)
+    sums = _sums(seen, configs)
+    size = "an unknown number of bytes" if sums["bytes"] is None else f"{sums['bytes']:,} bytes"
+    write(f"would copy {sums['copied']} topics: {sums['records']:,} offsets, {size}{_how_long(sums, configs)}")
+    return 0
+
+
+def _copies(cluster: KafkaCluster) -> dict[str, str]:
+    """The topics here that links copy, with their link."""
+    links = [link.name for link in cluster.links(LinkRequest(op=LinkOp.LIST)).links]
+    shown = {name: cluster.links(LinkRequest(op=LinkOp.SHOW, link=name)).links for name in links}
+    return {
+        topic.name: name for name, found in shown.items() for link in found for topic in link.topics if topic.is_linked
+    }
+
+
+def _groups(source: KafkaCluster, configs: Mapping[str, str]) -> list[dict[str, str]]:
+    """The groups of the source of which the link would copy the offsets."""
+    names = GroupFilter(configs)
+    listed = [group for node in (source.nodes() if names else ()) for group in list_groups(source, node)]
+    return [
+        {
+            "group": group.group_id,
+            "kind": group.kind,
+            "state": group.state,
+            "note": NO_OFFSETS if group.kind == SHARE else "",
+        }
+        for group in sorted(listed, key=lambda group: group.group_id)
+        if is_copied(group, names)
+    ]
+
+
+def _sums(seen: Sequence[SeenTopic], configs: dict[str, str]) -> dict[str, Any]:
+    copied = [topic for topic in seen if not topic.problem]
+    size = None if any(topic.bytes == UNKNOWN for topic in copied) else sum(topic.bytes for topic in copied)
+    rate = int(configs.get(MAX_RATE, "0"))
+    return {
+        "copied": len(copied),
+        "records": sum(topic.records for topic in copied),
+        "bytes": size,
+        "seconds": None if size is None or not rate else -(-size // rate),
+    }
+
+
+def _how_long(sums: dict[str, Any], configs: dict[str, str]) -> str:
+    if sums["seconds"] is None:
+        return "" if configs.get(MAX_RATE, "0") != "0" else "; with --max-bytes-per-second it says how long that takes"
+    return f"; {sums['seconds']:,} s at {int(configs[MAX_RATE]) / MEGABYTE:,.1f} MB/s"

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.cli.link_source import UNKNOWN, SeenTopic, look, open_source, source_configs
+from headrace.cli.link_source import dry_run, source_configs
 from headrace.cli.link_verify import add_verify, run_verify
 from headrace.cli.options import INT32_MAX, INT64_MAX, whole
 from headrace.cli.output import ProgressBar, write, write_error
 from headrace.cli.tables import add_flags, add_yes, client_file, confirm, open_cluster, pairs, say, show
-from headrace.config.link_configs import EXCLUDE, MAX_RATE, TOPICS, why_invalid
+from headrace.config.link_configs import EXCLUDE, GROUPS, MAX_RATE, TOPICS, why_invalid
 from headrace.protocol.client.cluster import KafkaCluster
-from headrace.protocol.link_requests import NEVER, LinkOp, LinkRequest, ShownLink, ShownTopic
+from headrace.protocol.link_requests import NEVER, LinkOp, LinkRequest, ShownGroup, ShownLink, ShownTopic
 from headrace.storage.errors import InvalidError, UnavailableError
 
 DESCRIPTION = """\
@@ -35,12 +35,11 @@ Links: topics of another Kafka cluster, copied here with their offsets until the
 """
 LINK_COLUMNS = ("link", "state", "source", "topics", "lag", "lag_bytes", "lag_seconds", "problems", "problem")
 TOPIC_COLUMNS = ("topic", "partitions", "records", "lag", "lag_seconds", "lost", "promotion", "problems")
-SEEN_COLUMNS = ("topic", "partitions", "records", "bytes", "problem", "notes")
+GROUP_COLUMNS = ("group", "kind", "at_the_source", "here", "partitions", "behind", "copied_seconds_ago", "problem")
 OWN_FILE = ("--config", "-c")
 """The client's file of this cluster: --command-config is that of the source."""
 LOOK_SECONDS = 1.0
 TIMEOUT_SECONDS = 3_600
-MEGABYTE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing = commands.add_parser("show", aliases=["describe"], help="one link with its topics")
     showing.add_argument("--follow", action="store_true", help="show the progress until all topics have caught up")
     _add(showing, run_show)
+    _add(commands.add_parser("groups", help="the groups of which the link copies the offsets"), run_groups)
     verifying = commands.add_parser("verify", help="compare the source and the copies, record for record")
     add_verify(verifying)
     _add(verifying, run_verify)
@@ -88,6 +88,9 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--topics", action="append", default=[], metavar="PATTERN[,..]", help="RE2, whole names")
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN[,..]", help="not these of them")
+    parser.add_argument(
+        "--groups", action="append", default=[], metavar="PATTERN[,..]", help="groups, the offsets of which come, too"
+    )
     parser.add_argument(
         "--max-bytes-per-second", type=whole(0, INT64_MAX), metavar="N", help="read no faster; 0: no limit"
     )
@@ -130,7 +133,7 @@ def run_create(args: argparse.Namespace) -> int:
     with open_cluster(args) as cluster:
         cluster.links(_request(args, LinkOp.CREATE, configs=configs, validate_only=True))
         if args.dry_run:
-            return _dry_run(args, cluster, configs)
+            return dry_run(args, cluster, configs)
         cluster.links(_request(args, LinkOp.CREATE, configs=configs))
     return _say(args, "created")
 
@@ -171,6 +174,19 @@ def run_show(args: argparse.Namespace) -> int:
     show(args, rows, ("config", "value"))
     write()
     show(args, [_topic_row(topic) for topic in link.topics], TOPIC_COLUMNS)
+    return 0
+
+
+def run_groups(args: argparse.Namespace) -> int:
+    """One line per group."""
+    with open_cluster(args) as cluster:
+        (link,) = cluster.links(_request(args, LinkOp.GROUPS)).links
+    if args.json:
+        write(json.dumps(msgspec.to_builtins({"groups": link.groups, "problem": link.groups_problem})))
+        return 0
+    if link.groups_problem:
+        write_error(link.groups_problem)
+    show(args, [_group_row(group) for group in link.groups], GROUP_COLUMNS)
     return 0
 
 
@@ -224,7 +240,7 @@ def run_drop(args: argparse.Namespace) -> int:
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """The configs that the flags name."""
     found = source_configs(args.command_config, args.source)
-    lists = {TOPICS: ",".join(args.topics), EXCLUDE: ",".join(args.exclude)}
+    lists = {TOPICS: ",".join(args.topics), EXCLUDE: ",".join(args.exclude), GROUPS: ",".join(args.groups)}
     found |= {name: value for name, value in lists.items() if value}
     if args.max_bytes_per_second is not None:
         found[MAX_RATE] = str(args.max_bytes_per_second)
@@ -304,45 +320,6 @@ def _why_waiting(topic: ShownTopic) -> str:
     return f"{topic.name}: {topic.ready} of {topic.partitions} partitions are ready"
 
 
-def _dry_run(args: argparse.Namespace, cluster: KafkaCluster, configs: dict[str, str]) -> int:
-    here = {str(topic.name): "" for topic in cluster.metadata()}
-    with open_source(configs) as source:
-        seen = look(source, configs, here | _copies(cluster))
-    if args.json:
-        write(json.dumps({"topics": [topic._asdict() for topic in seen], **_sums(seen, configs)}))
-        return 0
-    rows = [topic._asdict() | {"bytes": None if topic.bytes == UNKNOWN else topic.bytes} for topic in seen]
-    show(args, [row | {"notes": "; ".join(row["notes"])} for row in rows], SEEN_COLUMNS)
-    sums = _sums(seen, configs)
-    size = "an unknown number of bytes" if sums["bytes"] is None else f"{sums['bytes']:,} bytes"
-    write(f"would copy {sums['copied']} topics: {sums['records']:,} offsets, {size}{_how_long(sums, configs)}")
-    return 0
-
-
-def _copies(cluster: KafkaCluster) -> dict[str, str]:
-    """The topics here that links copy, with their link."""
-    links = [link.name for link in cluster.links(LinkRequest(op=LinkOp.LIST)).links]
-    return {topic.name: name for name in links for topic in _linked(_shown(cluster, name))}
-
-
-def _sums(seen: Sequence[SeenTopic], configs: dict[str, str]) -> dict[str, Any]:
-    copied = [topic for topic in seen if not topic.problem]
-    size = None if any(topic.bytes == UNKNOWN for topic in copied) else sum(topic.bytes for topic in copied)
-    rate = int(configs.get(MAX_RATE, "0"))
-    return {
-        "copied": len(copied),
-        "records": sum(topic.records for topic in copied),
-        "bytes": size,
-        "seconds": None if size is None or not rate else -(-size // rate),
-    }
-
-
-def _how_long(sums: dict[str, Any], configs: dict[str, str]) -> str:
-    if sums["seconds"] is None:
-        return "" if configs.get(MAX_RATE, "0") != "0" else "; with --max-bytes-per-second it says how long that takes"
-    return f"; {sums['seconds']:,} s at {int(configs[MAX_RATE]) / MEGABYTE:,.1f} MB/s"
-
-
 def _link_row(link: ShownLink) -> dict[str, Any]:
     return {
         "link": link.name,
@@ -367,6 +344,19 @@ def _topic_row(topic: ShownTopic) -> dict[str, Any]:
         "lost": topic.lost,
         "promotion": topic.promotion,
         "problems": "; ".join(topic.problems),
+    }
+
+
+def _group_row(group: ShownGroup) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "kind": group.kind,
+        "at_the_source": group.source_state,
+        "here": "came" if group.is_here else "follows",
+        "partitions": group.offsets,
+        "behind": group.behind,
+        "copied_seconds_ago": _seconds(group.copied_ms),
+        "problem": group.problem,
     }
 
 

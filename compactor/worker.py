@@ -319,7 +319,7 @@ class Worker:
         opener = SourceOpener(Sealing(self._settings.metadata_secret_keys), self._link_threads)
         looking: dict[str, JobHandler] = {
             PLAN_LINKS.name: LinkPlanner(metastore.links, metastore.jobs).handle,
-            LINK_TOPICS.name: LinkTopics(metastore.links, metastore.reports, opener, clock, metrics).handle,
+            LINK_TOPICS.name: LinkTopics(metastore, opener, clock, metrics).handle,
         }
         return looking, {LINK_COPY.name: LinkCopier(metastore, self._context.store, opener, clock, rng, metrics).handle}
 

@@ -16,7 +16,9 @@ CREATE TABLE linked_groups (
     PRIMARY KEY (link, group_id)
 ) WITH (fillfactor = 50);
 CREATE INDEX linked_groups_group ON linked_groups (group_id);
-ALTER TABLE link_sources ADD COLUMN groups_at timestamptz;  -- when all groups of the source were last reported
+ALTER TABLE link_sources
+    ADD COLUMN groups_at       timestamptz,            -- when all groups of the source were last reported
+    ADD COLUMN groups_problem  text NOT NULL DEFAULT '';  -- why offsets of groups are not copied; empty: they are
 -- Where copies ended when they were promoted: an offset of the source above that is of another record than here.
 CREATE TABLE promoted_partitions (
     partition_key  bigint  PRIMARY KEY,

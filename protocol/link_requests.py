@@ -30,7 +30,7 @@ _HEADER = struct.Struct(">hhi")
 
 
 class LinkOp(enum.Enum):
-    """What is asked for. Only LIST and SHOW change nothing."""
+    """What is asked for. LIST, SHOW and GROUPS change nothing."""
 
     CREATE = "create"
     ALTER = "alter"
@@ -45,9 +45,11 @@ class LinkOp(enum.Enum):
     """All links, without their topics."""
     SHOW = "show"
     """One link, with its topics."""
+    GROUPS = "groups"
+    """One link, with the groups of which it copies the offsets."""
 
 
-READS = (LinkOp.LIST, LinkOp.SHOW)
+READS = (LinkOp.LIST, LinkOp.SHOW, LinkOp.GROUPS)
 
 
 class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +98,27 @@ class ShownTopic(msgspec.Struct, frozen=True, kw_only=True):
     """False: the source has it, and it is not copied here."""
 
 
+class ShownGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that a link names."""
+
+    group_id: str
+    kind: str = ""
+    """Kafka's type at the source."""
+    source_state: str = ""
+    """Kafka's state at the source."""
+    has_members_there: bool = False
+    is_here: bool = False
+    """It was seen to have members here: from then on its offsets are not copied."""
+    offsets: int = 0
+    """Partitions of copies in which the source has an offset of it."""
+    behind: int = 0
+    """The sum of what its offsets here are behind those of the source."""
+    copied_ms: int = NEVER
+    """How long ago its offsets were last read at the source and written here."""
+    problem: str = ""
+    """Why it is not copied; empty: it is."""
+
+
 class ShownLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link, with the sums of its topics."""
 
@@ -123,6 +146,10 @@ class ShownLink(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions with a problem, and topics that are not copied."""
     topics: tuple[ShownTopic, ...] = ()
     """SHOW: at most TOPICS_MAX, those with problems and the largest lag first."""
+    groups_problem: str = ""
+    """Why offsets of groups are not copied; empty: they are, if the link names some."""
+    groups: tuple[ShownGroup, ...] = ()
+    """GROUPS: at most TOPICS_MAX, those with problems and those that are furthest behind first."""
 
 
 class LinkResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ before that. If the process ends, its registration does, and all its claims with
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
@@ -22,13 +24,19 @@ from headrace.metastore.api.groups import GroupApi, GroupClaim
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
+BeforeMembers = Callable[[str], Awaitable[ErrorCode]]
+"""Waits for what has to be there before a group has members; NONE if it may have some."""
+
 
 class NewGroups:
-    """Judges ids. `rows`: limits on what is stored; None: there are none."""
+    """Judges groups that are not in memory. `rows`: limits on what is stored; None: there are none."""
 
-    def __init__(self, api: GroupApi, rows: RowLimits | None) -> None:
-        self._api = api
-        self.rows = rows
+    def __init__(self, api: GroupApi, rows: RowLimits | None, before_members: BeforeMembers | None = None) -> None:
+        self.api, self.rows, self._before_members = api, rows, before_members
+
+    async def may_have_members(self, group_id: str) -> ErrorCode:
+        """Return NONE once an empty group may have members: what a link copies of it is there."""
+        return ErrorCode.none if self._before_members is None else await self._before_members(group_id)
 
     async def refusal(self, group_id: str) -> ErrorCode:
         """Return NONE if the group may be claimed. HeadraceError if the metastore does not answer."""
@@ -42,7 +50,7 @@ class NewGroups:
         return ErrorCode.policy_violation
 
     async def _is_stored(self, group_id: str) -> bool:
-        return may_be_stored(group_id) and bool(await self._api.list_groups([group_id]))
+        return may_be_stored(group_id) and bool(await self.api.list_groups([group_id]))
 
 
 CLAIM_RETRY_SECONDS = 0.2

@@ -27,12 +27,11 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims, NewGroups
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory, MeasuredGroups
-from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Reply, Save
+from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, GroupState, Reply, Save
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES
-from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
+from headrace.metastore.api.groups import GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
@@ -61,6 +60,8 @@ class Held:
     used_at: float
     state_name: str
     """The state that was counted last."""
+    is_empty: bool
+    """Whether it is stored as a group without members."""
     wake_at: float | None = None
     saves: asyncio.Lock = field(default_factory=asyncio.Lock)
     commits: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -71,24 +72,22 @@ class HeldGroups:
 
     def __init__(
         self,
-        api: GroupApi,
+        new_groups: NewGroups,
         cluster: ClusterView,
         clock: Clock,
         restore: Mapping[GroupKind | None, Restore],
         metrics: GroupMetrics,
         memory: GroupMemory,
         supervisor: Supervisor,
-        rows: RowLimits | None,
     ) -> None:
-        """`restore` by the kind that was saved; None for a group of which nothing was. `rows`: limits on what is
-        stored; None: there are none."""
-        self.api, self.rows = api, rows
-        self._new_groups = NewGroups(api, rows)
+        """`restore` by the kind that was saved; None for a group of which nothing was."""
+        self.api, self.rows = new_groups.api, new_groups.rows
+        self._new_groups = new_groups
         self.cluster = cluster
         self._clock = clock
         self._restore = restore
         self._metrics = metrics
-        self._claims = GroupClaims(api, cluster, clock, metrics)
+        self._claims = GroupClaims(self.api, cluster, clock, metrics)
         self.memory = memory
         self.measured = MeasuredGroups(memory)
         self._held: dict[str, Held] = {}
@@ -255,7 +254,9 @@ class HeldGroups:
         group.epochs_from(epoch_floor(life_of_number(claim.coordinator_epoch)))
         if len(self._held) >= GROUPS_MAX or self.memory.idle_bytes > IDLE_GROUPS_BYTES:
             self._drop_idle()
-        held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
+        is_empty = record is None or record.state == GroupState.EMPTY.value
+        held = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name, is_empty)
+        self._held[group_id] = held
         self._metrics.loaded.inc()
         logger.info(
             "group loaded: group=%s coordinator_epoch=%d state=%s", group_id, claim.coordinator_epoch, group.state_name
@@ -305,9 +306,16 @@ class HeldGroups:
         async with held.saves:
             if not self.is_current(held) or held.group is not group:
                 return
-            code = ErrorCode.none
+            record, code = save.state.record(), ErrorCode.none
+            is_empty = record.state == GroupState.EMPTY.value
             try:
-                await self.api.save_group(group.group_id, held.epoch, save.state.record())
+                if held.is_empty and not is_empty and group.keeps_offsets:
+                    code = await self._new_groups.may_have_members(group.group_id)
+                if code is ErrorCode.none and not self.is_current(held):
+                    code = ErrorCode.not_coordinator
+                if code is ErrorCode.none:
+                    await self.api.save_group(group.group_id, held.epoch, record)
+                    held.is_empty = is_empty
             except FencedError:
                 self._metrics.saves_failed.inc()
                 self.drop(held)

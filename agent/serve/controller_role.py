@@ -84,7 +84,7 @@ class ControllerEndpoint:
             TransactionEnds(metastore.transactions, lambda: EndingTimes.of(in_force.current()), registry),
         )
         rights = LinkRights(authorizer, lambda: TopicDefaults.of(in_force.current()))
-        links = LinkSteps(metastore.links, follower, clock, context.rng, registry, rights.why_not)
+        links = LinkSteps(metastore, follower, clock, context.rng, registry, rights)
         self.controller = Controller(
             context,
             follower,

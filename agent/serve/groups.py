@@ -17,6 +17,7 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.apis.parts import GroupParts
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.claims import NewGroups
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import decode
@@ -26,6 +27,7 @@ from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.last_offsets import AskLastOffsets
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.positions import ConsumerGroupPosition
@@ -90,7 +92,9 @@ def compose_groups(
     }
     metrics = GroupMetrics(registry)
     memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
-    groups = HeldGroups(api.groups, cluster, clock, restore, metrics, memory, context.supervisor, rows)
+    last_offsets = AskLastOffsets(api.linked_groups, cluster, clock, registry)
+    new_groups = NewGroups(api.groups, rows, last_offsets)
+    groups = HeldGroups(new_groups, cluster, clock, restore, metrics, memory, context.supervisor)
     metrics.watch_late(lambda: late_groups(groups, clock.monotonic(), in_force.current().group_late_parent_ms))
     administration = GroupAdministration(api.groups, groups)
     answered = AnsweredShares(context.store, lambda: cluster.node_id, clock)

@@ -11,13 +11,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headrace.config.link_configs import shown
+from headrace.metastore.api.linked_groups import LinkedGroup
 from headrace.metastore.api.links import FoundTopic, LinkedProgress, LinkSource, Promotion
 from headrace.metastore.link_lag import summed
-from headrace.protocol.link_requests import NEVER, TOPICS_MAX, ShownLink, ShownTopic
+from headrace.protocol.link_requests import NEVER, TOPICS_MAX, ShownGroup, ShownLink, ShownTopic
 
 PROBLEMS_MAX = 10
 """Problems that are shown of one topic."""
 NOT_CREATED = "the controller has not created the copy yet"
+NOT_JUDGED = "the controller has not judged the group yet"
+ON_BOTH_SIDES = "it has members here and at the source: each side reads everything"
 
 
 def shown_link(
@@ -50,6 +53,30 @@ def shown_link(
         lost=sums.lost,
         problems=sum(bool(topic.problems) for topic in topics),
         topics=tuple(topics[:TOPICS_MAX]) if has_topics else (),
+        groups_problem="" if source is None else source.groups_problem,
+    )
+
+
+def shown_groups(groups: Sequence[LinkedGroup], now_ms: int) -> tuple[ShownGroup, ...]:
+    """The answer about groups of one link."""
+    shown_ones = [_group(group, now_ms) for group in groups if group.kind]
+    return tuple(sorted(shown_ones, key=lambda each: (not each.problem, -each.behind, each.group_id))[:TOPICS_MAX])
+
+
+def _group(group: LinkedGroup, now_ms: int) -> ShownGroup:
+    problem = NOT_JUDGED if group.refusal is None else group.refusal
+    if not problem and group.came_ms and group.has_members_there:
+        problem = ON_BOTH_SIDES
+    return ShownGroup(
+        group_id=group.group_id,
+        kind=group.kind,
+        source_state=group.state,
+        has_members_there=group.has_members_there,
+        is_here=bool(group.came_ms),
+        offsets=group.offsets,
+        behind=group.behind,
+        copied_ms=max(now_ms - group.copied_ms, 0) if group.copied_ms else NEVER,
+        problem=problem,
     )
 
 

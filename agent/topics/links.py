@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, PATIENCE_SECONDS, Appends, LogChange, Verdict
-from headrace.agent.topics.link_report import shown_link
+from headrace.agent.topics.link_report import shown_groups, shown_link
 from headrace.agent.topics.link_rules import (
     Copies,
     copies,
@@ -173,10 +174,15 @@ class LinkRequests:
 
     async def _shown(self, asked: LinkRequest) -> LinkResponse:
         image = await self._change.cluster.catch_up()
-        if asked.op is LinkOp.SHOW and asked.link not in image.links:
+        if asked.op is not LinkOp.LIST and asked.link not in image.links:
             return _refused(Verdict(ErrorCode.resource_not_found, f"link '{asked.link}' does not exist"))
-        names = [asked.link] if asked.op is LinkOp.SHOW else sorted(image.links)
-        return LinkResponse(links=tuple(await self._report(image, names, has_topics=asked.op is LinkOp.SHOW)))
+        names = sorted(image.links) if asked.op is LinkOp.LIST else [asked.link]
+        links = await self._report(image, names, has_topics=asked.op is LinkOp.SHOW)
+        if asked.op is LinkOp.GROUPS:
+            groups = [each for each in await self._metastore.linked_groups.linked_groups() if each.link == asked.link]
+            shown = shown_groups(groups, self._now_ms())
+            links = [msgspec.structs.replace(link, groups=shown) for link in links]
+        return LinkResponse(links=tuple(links))
 
     async def _report(self, image: MetadataImage, names: Sequence[str], *, has_topics: bool) -> list[ShownLink]:
         if not names:

@@ -23,13 +23,16 @@ from typing import Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.compactor.links.fetch_answers import FIRST_BY_ID, LAST, decode_fetch_answer
+from headrace.compactor.links.group_requests import fetch_offsets, list_groups
 from headrace.compactor.links.source import (
     EPOCH_MAX,
     NO_LEADER,
     PARTITIONS_MAX,
     TEXT_CHARACTERS_MAX,
     FetchAnswer,
+    GroupOffsets,
     SourceBounds,
+    SourceGroup,
     SourceMetadata,
     SourcePartition,
     SourcePosition,
@@ -136,6 +139,13 @@ class KafkaSource:
 
     async def producers(self, leader: int, partitions: Iterable[TopicIndex]) -> dict[TopicIndex, list[SourceProducer]]:
         return await self._ask(leader, lambda cluster: _producers(cluster, leader, partitions))
+
+    async def groups(self) -> list[SourceGroup]:
+        nodes = await self._ask(ANY, lambda cluster: cluster.nodes())
+        return [group for node in nodes for group in await self._ask(node, partial(list_groups, node=node))]
+
+    async def group_offsets(self, coordinator: int, group_ids: Sequence[str]) -> dict[str, GroupOffsets]:
+        return await self._ask(coordinator, lambda cluster: fetch_offsets(cluster, coordinator, group_ids))
 
     async def deny_writes(self, topic: str) -> None:
         await self._ask(ANY, lambda cluster: _deny_writes(cluster, topic))

@@ -112,6 +112,27 @@ class SourceProducer(NamedTuple):
     open_since: int
 
 
+class SourceGroup(NamedTuple):
+    """A group, with Kafka's names of its type and state. `coordinator`: the node that listed it."""
+
+    group_id: str
+    kind: str
+    protocol_type: str
+    state: str
+    coordinator: int
+
+
+class CommittedAt(NamedTuple):
+    """What a group committed at the source in a partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+GroupOffsets = Mapping[TopicIndex, CommittedAt]
+
+
 class Source(Protocol):
     """A source cluster. UnavailableError if it cannot be reached or does not answer in time, CorruptError for an
     answer that cannot be, InvalidError if it refuses.
@@ -134,6 +155,14 @@ class Source(Protocol):
 
     async def producers(self, leader: int, partitions: Iterable[TopicIndex]) -> dict[TopicIndex, list[SourceProducer]]:
         """The producers that partitions know; a partition of which the leader does not say is missing."""
+
+    async def groups(self) -> list[SourceGroup]:
+        """All groups that the login may describe, of every broker."""
+
+    async def group_offsets(self, coordinator: int, group_ids: Sequence[str]) -> dict[str, GroupOffsets]:
+        """Return what groups of one coordinator have committed. A group of which it does not say is missing; so is a
+        partition in which an open transaction is about to commit another offset.
+        """
 
     async def deny_writes(self, topic: str) -> None:
         """Deny all users to write to the topic. Idempotent."""

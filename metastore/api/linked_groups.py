@@ -20,6 +20,11 @@ from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
 
+SHARE = "share"
+"""Kafka's type of groups without committed offsets."""
+NO_OFFSETS = "share groups have no committed offsets: set where it begins with kafka-share-groups.sh --reset-offsets"
+"""Why such a group is not copied."""
+
 
 class GroupOutcome(enum.IntEnum):
     """What became of a group's offsets. Numbers are SQL's."""
@@ -99,7 +104,12 @@ class LinkedGroupApi(Protocol):
     async def report_linked_groups(self, token: JobToken, link: str, groups: Sequence[FoundGroup]) -> None:
         """Replace what was found, after a look at every broker of the source. Idempotent."""
 
-    async def note_group_refusals(self, links: Sequence[str], group_ids: Sequence[str], refusals: Sequence[str]) -> None:
+    async def note_groups_problem(self, token: JobToken, link: str, problem: str) -> None:
+        """Say why offsets are not copied, until the next report. Idempotent."""
+
+    async def note_group_refusals(
+        self, links: Sequence[str], group_ids: Sequence[str], refusals: Sequence[str]
+    ) -> None:
         """Say why linked groups are not copied; empty: they are. Idempotent."""
 
     async def linked_groups(self) -> list[LinkedGroup]:

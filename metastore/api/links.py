@@ -35,6 +35,10 @@ def linked_epoch(source_epoch: int) -> int:
     return max(LINKED_EPOCH, source_epoch + EPOCHS_APART)
 
 
+GONE = "deleted at the source"
+"""The problem of a found topic that is not there any more; only of links with `link.delete.topics`."""
+
+
 class FoundTopic(NamedTuple):
     """A topic of the source that a link names. `problem` not empty: it is not copied, for this reason."""
 
@@ -65,6 +69,8 @@ class LinkSource(NamedTuple):
     cluster_id: str
     seen_ms: int
     problem: str
+    groups_problem: str = ""
+    """Why offsets of groups are not copied; empty: they are, if the link names some."""
 
 
 class Promotion(enum.IntEnum):

@@ -68,6 +68,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.DELETE_GROUPS: (0, 2),
@@ -224,6 +225,13 @@ class KafkaCluster:
         response_type, most = self.message(api_key).response_type, self._config.answer_bytes_max
         return self._on(
             node_id, lambda connection: exchange(connection, self._config.client_id, request, response_type, most)
+        )
+
+    def ask_in(self, m: Message, request: Any, node_id: int) -> Any:
+        """The response to a request in a version that `message` would not choose; errors as `ask`."""
+        most = self._config.answer_bytes_max
+        return self._on(
+            node_id, lambda connection: exchange(connection, self._config.client_id, request, m.response_type, most)
         )
 
     def ask_in_bytes(self, request: Any, node_id: int) -> memoryview:

@@ -20,21 +20,29 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from headrace.agent.cluster.controller.link_following import (
+    OTHER_SOURCE,
+    LinkJudge,
+    WantedCopy,
+    due_configs,
+    due_deletions,
+    judged_groups,
+    wanted_configs,
+)
 from headrace.agent.cluster.controller.rounds import ControllerStep
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.config import topic_configs
 from headrace.config.link_configs import CREATOR, LINK_NAME, TopicFilter, is_paused, value_of
-from headrace.config.table_configs import TABLE_PREFIX
 from headrace.metastore.api.links import (
     FoundTopic,
-    LinkApi,
     LinkedGrowth,
     LinkedProgress,
+    LinkedTopic,
     LinkSource,
     NewLinkedTopic,
     Promotion,
     linked_epoch,
 )
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.link_lag import NEVER, summed
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -46,18 +54,8 @@ LOOK_SECONDS = 2.0
 CREATED_PER_LOOK = 50
 PROMOTED_PER_LOOK = 20
 TAKEN = "a topic of this name is here already, and is no copy"
-OTHER_SOURCE = "the topic was deleted and created again at the source: drop the copy to copy it again, or promote it"
 
 
-class WantedCopy(NamedTuple):
-    """A copy to be created, and the principal with the rights that it needs."""
-
-    creator: str
-    topic: NewTopic
-
-
-WhyNot = Callable[[MetadataImage, Sequence[WantedCopy]], Sequence[str | None]]
-"""Returns for each topic why it is not created, None if it may be: the creator's rights, the name, limits."""
 NewId = Callable[[], uuid.UUID]
 
 
@@ -88,7 +86,7 @@ def plan(
     image: MetadataImage,
     found: Sequence[FoundTopic],
     sources: Mapping[str, uuid.UUID],
-    why_not: WhyNot,
+    judge: LinkJudge,
     new_id: NewId,
 ) -> LinkPlan:
     """Judge what workers found. `sources`: the source's topic id of each copy, by the copy's name."""
@@ -109,7 +107,7 @@ def plan(
         elif len(wanted) < CREATED_PER_LOOK:
             wanted[each.name] = each
     asked = [(each, _new_topic(image, each, new_id)) for each in wanted.values()]
-    reasons = why_not(image, [WantedCopy(value_of(links[each.link], CREATOR), topic) for each, topic in asked])
+    reasons = judge.why_not(image, [WantedCopy(value_of(links[each.link], CREATOR), topic) for each, topic in asked])
     created = list[NewLinkedTopic]()
     for (each, copied), reason in zip(asked, reasons, strict=True):
         if reason is None:
@@ -135,17 +133,8 @@ def _judge_existing(
 
 
 def _new_topic(image: MetadataImage, found: FoundTopic, new_id: NewId) -> NewTopic:
-    """The copy, without `link.name`: with the source's configs that a topic of this cluster can have."""
-    configs = {
-        name: value
-        for name, value in found.configs.items()
-        if name != LINK_NAME and not name.startswith(TABLE_PREFIX) and topic_configs.why_invalid(name, value) is None
-    }
-    if topic_configs.why_not_with(
-        configs, has_topic_tables=image.has_topic_tables, has_low_latency=image.has_low_latency
-    ):
-        configs.pop(topic_configs.LOW_LATENCY_ENABLE, None)
-    return NewTopic(found.name, new_id(), found.partition_count, configs)
+    """The copy, without `link.name`."""
+    return NewTopic(found.name, new_id(), found.partition_count, wanted_configs(image, found))
 
 
 def due_promotions(progress: Sequence[LinkedProgress]) -> list[tuple[str, uuid.UUID]]:
@@ -166,14 +155,15 @@ class LinkSteps:
 
     def __init__(
         self,
-        api: LinkApi,
+        metastore: Metastore,
         follower: MetadataFollower,
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
-        why_not: WhyNot,
+        judge: LinkJudge,
     ) -> None:
-        self._api, self._follower, self._why_not, self._rng = api, follower, why_not, rng
+        self._metastore, self._api, self._follower = metastore, metastore.links, follower
+        self._judge, self._rng = judge, rng
         self._metrics = LinkGauges(clock, registry)
         self._links = LinksOfImage()
         self.stand_by = self._metrics.clear
@@ -192,7 +182,8 @@ class LinkSteps:
         """Create, grow and promote what is due, and show how far the links are. True: there may be more."""
         progress = await self._api.linked_progress()
         self._metrics.show(links, await self._api.link_sources(), progress)
-        planned = await self._plan(image)
+        found, linked = await self._api.found_topics(), await self._api.linked_topics()
+        planned = await self._plan(image, found, linked)
         await self._note(planned.refused)
         if planned.created:
             if await self._api.create_linked_topics(epoch, image.offset, planned.created):
@@ -201,18 +192,33 @@ class LinkSteps:
             image = await self._follower.catch_up()
         if planned.grown and await self._api.grow_linked_topics(epoch, image.offset, planned.grown):
             logger.info("linked topics grew: topics=%d", len(planned.grown))
+        await self._follow(epoch, found, linked)
         promoted = await self._promote(epoch, due_promotions(progress))
         return len(planned.created) == CREATED_PER_LOOK or promoted == PROMOTED_PER_LOOK
 
-    async def _plan(self, image: MetadataImage) -> LinkPlan:
-        found = await self._api.found_topics()
-        growing = {each.link for each in found if _may_differ(image, each)}
-        sources = {
-            partition.name: partition.source_id
-            for link in sorted(growing)
-            for partition in await self._api.linked_partitions(link)
-        }
-        return plan(image, found, sources, self._why_not, self._new_id)
+    async def _plan(self, image: MetadataImage, found: Sequence[FoundTopic], linked: Sequence[LinkedTopic]) -> LinkPlan:
+        sources = {topic.name: topic.source_id for topic in linked}
+        return plan(image, found, sources, self._judge, self._new_id)
+
+    async def _follow(self, epoch: int, found: Sequence[FoundTopic], linked: Sequence[LinkedTopic]) -> None:
+        """Let configs and deletions follow, and judge groups."""
+        image = await self._follower.catch_up()
+        due = due_configs(image, found, linked)
+        if due.records and await self._metastore.cluster.append_records(
+            image.offset, due.records, controller_epoch=epoch
+        ):
+            logger.info("configs of linked topics follow their sources: configs=%d", len(due.records))
+        elif due.records:
+            return
+        if due.noted:
+            await self._api.note_linked_configs(due.noted)
+        image = await self._follower.catch_up() if due.records else image
+        gone = due_deletions(image, found, linked, self._judge)
+        if gone and await self._metastore.topics.delete_topics(image.offset, [topic.topic_id for topic in gone]):
+            logger.warning("linked topics deleted as at their sources: topics=%s", [topic.name for topic in gone])
+        if judged := judged_groups(image, await self._metastore.linked_groups.linked_groups(), self._judge):
+            links, group_ids, refusals = zip(*judged, strict=True)
+            await self._metastore.linked_groups.note_group_refusals(links, group_ids, refusals)
 
     async def _note(self, refused: Sequence[FoundTopic]) -> None:
         if refused:
@@ -230,14 +236,6 @@ class LinkSteps:
 
     def _new_id(self) -> uuid.UUID:
         return uuid.UUID(int=self._rng.getrandbits(128), version=4)
-
-
-def _may_differ(image: MetadataImage, found: FoundTopic) -> bool:
-    """Return whether the copy has fewer partitions than the source."""
-    topic = image.topics_by_name.get(found.name)
-    return (
-        topic is not None and image.link_of(found.name) == found.link and found.partition_count > topic.partition_count
-    )
 
 
 class LinkGauges:

@@ -20,6 +20,7 @@ _COPY_OFFSETS = Statement("copy_group_offsets", writes=True)
 class PostgresLinkedGroups(PostgresNoun):
     """Implements metastore.api.linked_groups.LinkedGroupApi."""
 
+    note_groups_problem = calls(LinkedGroupApi.note_groups_problem, writes=True)
     note_group_refusals = calls(LinkedGroupApi.note_group_refusals, writes=True)
     linked_groups = calls(LinkedGroupApi.linked_groups, writes=False)
     asked_groups = calls(LinkedGroupApi.asked_groups, writes=False)

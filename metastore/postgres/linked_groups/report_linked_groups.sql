@@ -16,7 +16,16 @@ BEGIN
      ORDER BY group_id
     ON CONFLICT (link, group_id) DO UPDATE SET kind = excluded.kind, state = excluded.state
      WHERE (g.kind, g.state) IS DISTINCT FROM (excluded.kind, excluded.state);
-    UPDATE link_sources SET groups_at = wall_time() WHERE link = p_link;
+    UPDATE link_sources SET groups_at = wall_time(), groups_problem = '' WHERE link = p_link;
+END $$;
+
+-- Say why the offsets of a link's groups are not copied.
+-- Locks: the job's row, shared; the link's row. Idempotent: yes. Cost: an update.
+CREATE OR REPLACE FUNCTION note_groups_problem(p_job_id bigint, p_epoch bigint, p_link text, p_problem text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM assert_job(p_job_id, p_epoch);
+    UPDATE link_sources SET groups_problem = p_problem WHERE link = p_link;
 END $$;
 
 -- Say why groups are not copied; empty: they are.

@@ -95,8 +95,8 @@ class PostgresLinks(PostgresNoun):
     async def linked_topics(self) -> list[LinkedTopic]:
         rows = await _LINKED_TOPICS.rows(self.pool)
         return [
-            LinkedTopic(*row, Promotion(promotion), None if configs is None else msgspec.json.decode(configs))
-            for *row, promotion, configs in rows
+            LinkedTopic(topic_id, name, link, source_id, Promotion(promotion), configs and msgspec.json.decode(configs))
+            for topic_id, name, link, source_id, promotion, configs in rows
         ]
 
     async def note_linked_configs(self, configs: Mapping[uuid.UUID, Mapping[str, str]]) -> None:

@@ -50,15 +50,11 @@ LANGUAGE sql VOLATILE AS $$
      WHERE f.link = t.link AND f.name = t.name AND f.problem <> t.problem
 $$;
 
--- Forget the source of a link that was dropped; the offsets that it copied are the groups' from then on.
--- Locks: the link's rows; those offsets, by partition and group. Idempotent: yes.
--- Cost: a row per found topic, promoted partition and offset.
+-- Forget the source of a link that was dropped. The offsets that it copied are the groups' from then on: no link, also none of
+-- this name, has their partitions any more.
+-- Locks: the link's rows. Idempotent: yes. Cost: a row per found topic, group and promoted partition.
 CREATE OR REPLACE FUNCTION forget_link(p_link text) RETURNS void
 LANGUAGE sql VOLATILE AS $$
-    SELECT FROM group_offsets o JOIN linked_groups g USING (group_id)
-     WHERE g.link = p_link AND o.link = p_link ORDER BY o.partition_key, o.group_id FOR UPDATE OF o;
-    UPDATE group_offsets o SET link = NULL FROM linked_groups g
-     WHERE g.link = p_link AND o.group_id = g.group_id AND o.link = p_link;
     DELETE FROM linked_groups WHERE link = p_link;
     DELETE FROM promoted_partitions WHERE link = p_link;
     DELETE FROM found_topics WHERE link = p_link;

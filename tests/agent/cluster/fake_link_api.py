@@ -7,16 +7,18 @@ Differs from the metastore: no record of a partition's content; `progress` is wh
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.config.link_configs import LINK_RESOURCE
 from headrace.metastore.api.agents import CLUSTER_LINKS, METADATA_FORMAT
+from headrace.metastore.api.linked_groups import LinkedGroup
 from headrace.metastore.api.links import (
     FoundTopic,
     LinkedGrowth,
     LinkedProgress,
+    LinkedTopic,
     LinkSource,
     NewLinkedTopic,
     Promotion,
@@ -37,6 +39,8 @@ class FakeLinkApi(FakeClusterApi):
     grown: list[LinkedGrowth] = field(default_factory=list)
     created: list[NewLinkedTopic] = field(default_factory=list)
     promoted: list[str] = field(default_factory=list)
+    linked: list[LinkedTopic] = field(default_factory=list)
+    groups_found: list[LinkedGroup] = field(default_factory=list)
     not_ready: set[uuid.UUID] = field(default_factory=set)
     """Topics that the metastore does not promote."""
 
@@ -99,6 +103,26 @@ class FakeLinkApi(FakeClusterApi):
         return len(topic_ids)
 
     # -- the controller
+
+    async def linked_topics(self) -> list[LinkedTopic]:
+        return [topic for topic in self.linked if topic.topic_id in self.topics]
+
+    async def note_linked_configs(self, configs: Mapping[uuid.UUID, Mapping[str, str]]) -> None:
+        await self._begin("note_linked_configs")
+        self.linked = [
+            topic._replace(configs=dict(configs.get(topic.topic_id, topic.configs or {}))) for topic in self.linked
+        ]
+
+    async def linked_groups(self) -> list[LinkedGroup]:
+        return self.groups_found
+
+    async def note_group_refusals(
+        self, links: Sequence[str], group_ids: Sequence[str], refusals: Sequence[str]
+    ) -> None:
+        noted = dict(zip(zip(links, group_ids, strict=True), refusals, strict=True))
+        self.groups_found = [
+            each._replace(refusal=noted.get((each.link, each.group_id), each.refusal)) for each in self.groups_found
+        ]
 
     async def note_refused_topics(self, names: Sequence[str], links: Sequence[str], problems: Sequence[str]) -> None:
         await self._begin("note_refused_topics")

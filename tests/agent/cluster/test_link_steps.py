@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller.link_steps import CREATED_PER_LOOK, OTHER_SOURCE, TAKEN, LinkSteps, WantedCopy
+from headrace.agent.cluster.controller.link_following import OTHER_SOURCE, WantedCopy
+from headrace.agent.cluster.controller.link_steps import CREATED_PER_LOOK, TAKEN, LinkSteps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.controller import ControllerLease
-from headrace.metastore.api.links import LINKED_EPOCH, LinkedPartition, LinkSource, Promotion
+from headrace.metastore.api.linked_groups import NO_OFFSETS, LinkedGroup
+from headrace.metastore.api.links import GONE, LINKED_EPOCH, LinkedTopic, LinkSource, Promotion
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import FencedError, OutcomeUnknownError
 from tests.agent.cluster.fake_link_api import FakeLinkApi
@@ -37,11 +39,17 @@ class World:
         self.denied: set[str] = set()
         """Topics that a creator may not write to."""
         self.wanted: list[WantedCopy] = []
-        self.steps = LinkSteps(self.api, self.follower, clock, random.Random(1), self.registry, self.why_not)
+        self.steps = LinkSteps(nouns(self.api), self.follower, clock, random.Random(1), self.registry, self)
 
     def why_not(self, image: MetadataImage, wanted: Sequence[WantedCopy]) -> list[str | None]:
         self.wanted += wanted
         return ["may not WRITE" if each.topic.name in self.denied else None for each in wanted]
+
+    def why_not_deleted(self, creator: str, topic: str) -> str | None:
+        return "may not DELETE" if topic in self.denied else None
+
+    def why_no_offsets(self, creator: str, group_id: str) -> str | None:
+        return "may not READ" if group_id in self.denied else None
 
     async def look(self, epoch: int = EPOCH) -> bool:
         """One turn of the step; True if there may be more."""
@@ -61,15 +69,10 @@ class World:
             self.api.copy(name, index, **progress)
         return topic_id
 
-    def made_from(self, name: str, source: int) -> None:
-        """Say from which topic of the source the copy is made."""
+    def made_from(self, name: str, source: int, configs: dict[str, str] | None = None) -> None:
+        """Say from which topic of the source the copy is made, and which configs of it were set here last."""
         (topic_id,) = [topic_id for topic_id, known in self.api.topics.items() if known == name]
-
-        async def partitions(link: str) -> list[LinkedPartition]:
-            values = (1, topic_id, name, 0, uuid.UUID(int=source), 0, 0, -1, Promotion.NONE, "")
-            return [LinkedPartition(*values)]
-
-        self.api.linked_partitions = partitions  # type: ignore[method-assign]
+        self.api.linked.append(LinkedTopic(topic_id, name, "old", uuid.UUID(int=source), Promotion.NONE, configs))
 
 
 @pytest.fixture
@@ -224,3 +227,56 @@ async def test_without_links_nothing_is_asked(fake_clock: ManualClock) -> None:
     world = World(fake_clock)
     assert world.steps.judge(MetadataImage()) == {}
     assert not world.api.calls["found_topics"]
+
+
+def _configs(world: World, topic: str) -> dict[str, str]:
+    """The topic's configs in the log, without the one that makes it a copy."""
+    own = world.follower.image.configs.get((2, topic), {})
+    return {name: value for name, value in own.items() if name != "link.name"}
+
+
+async def test_configs_follow_where_they_changed_at_the_source_and_others_stay(world: World) -> None:
+    world.api.add_topic(
+        "orders", 1, {"link.name": "old", "retention.ms": "5", "segment.ms": "77", "max.message.bytes": "9"}
+    )
+    world.made_from("orders", 7, {"retention.ms": "5", "segment.ms": "70", "max.message.bytes": "9"})
+    world.api.find("orders", 1, configs={"retention.ms": "6", "segment.ms": "70", "retention.bytes": "8"})
+    await world.look()
+    await world.follower.catch_up()
+    expected = {"retention.ms": "6", "segment.ms": "77", "retention.bytes": "8"}
+    assert _configs(world, "orders") == expected, "what was set here, and did not change there, stays"
+    assert world.api.linked[0].configs == {"retention.ms": "6", "segment.ms": "70", "retention.bytes": "8"}
+    head = len(world.api.log)
+    await world.look()
+    assert len(world.api.log) == head
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_copy_is_deleted_as_at_its_source_only_where_the_link_says_so(world: World, is_allowed: bool) -> None:
+    for name in ("orders", "orders-again", "orders-kept"):
+        world.add_copy(name)
+        world.made_from(name, 7, {})
+    world.denied = set() if is_allowed else {"orders", "orders-again"}
+    world.api.linked[2] = world.api.linked[2]._replace(promotion=Promotion.ASKED)
+    for name in ("orders", "orders-kept"):
+        world.api.find(name, 0, configs={}, problem=GONE)
+    world.api.find("orders-again", 1, configs={}, source=8)
+    await world.look()
+    assert sorted(world.api.topics.values()) == ["orders", "orders-again", "orders-kept"], "not by default"
+    world.api.add_link(link__delete__topics="true")
+    await world.look()
+    await world.follower.catch_up()
+    kept = ["orders-kept"] if is_allowed else ["orders", "orders-again", "orders-kept"]
+    assert sorted(world.api.topics.values()) == kept, "not one that is to be promoted"
+
+
+async def test_groups_are_judged_by_the_rights_of_their_links_creator(world: World) -> None:
+    world.denied = {"secret"}
+    found = LinkedGroup("old", "app", "classic", "Stable", None, 0, 0, 0, 0, 0, 0)
+    share, of_no_link = found._replace(group_id="queue", kind="share"), found._replace(link="gone")
+    world.api.groups_found = [found, found._replace(group_id="secret"), share, of_no_link]
+    await world.look()
+    assert [each.refusal for each in world.api.groups_found] == ["", "may not READ", NO_OFFSETS, None]
+    world.denied = set()
+    await world.look()
+    assert [each.refusal for each in world.api.groups_found] == ["", "", NO_OFFSETS, None]

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
+from headrace.agent.groups.claims import NewGroups
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import Held, HeldGroups
@@ -49,7 +50,9 @@ def held_groups(runs: Runs) -> tuple[HeldGroups, list[Following]]:
     view = view_of(image([], agents(1)))
     registry = CollectorRegistry()
     memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
-    held = HeldGroups(api, view, ManualClock(), {}, GroupMetrics(registry), memory, Supervisor(ManualClock()), None)
+    held = HeldGroups(
+        NewGroups(api, None), view, ManualClock(), {}, GroupMetrics(registry), memory, Supervisor(ManualClock())
+    )
     groups = [Following(number, runs) for number in range(GROUPS)]
     for group in groups:
         coordinated: CoordinatedGroup = group  # type: ignore[assignment]

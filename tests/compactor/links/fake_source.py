@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 from kio.schema.errors import ErrorCode
 
 from headrace.compactor.links.source import (
+    CommittedAt,
     FetchAnswer,
     Fetched,
+    GroupOffsets,
     SourceBounds,
+    SourceGroup,
     SourceMetadata,
     SourcePartition,
     SourcePosition,
@@ -52,6 +55,9 @@ class FakeSource:
     fetches: int = 0
     silent: bool = False
     """Whether DescribeProducers answers nothing."""
+    listed: dict[str, SourceGroup] = field(default_factory=dict)
+    committed: dict[str, dict[TopicIndex, CommittedAt]] = field(default_factory=dict)
+    """Group -> what it committed."""
 
     async def metadata(self, names: Sequence[str] | None = None) -> SourceMetadata:
         """See Source."""
@@ -97,6 +103,16 @@ class FakeSource:
         if self.silent:
             return {}
         return {place: _producers(self._log(place)) for place in partitions}
+
+    async def groups(self) -> list[SourceGroup]:
+        """See Source."""
+        self._answer()
+        return list(self.listed.values())
+
+    async def group_offsets(self, coordinator: int, group_ids: Sequence[str]) -> dict[str, GroupOffsets]:
+        """See Source."""
+        self._answer()
+        return {group_id: dict(self.committed.get(group_id, {})) for group_id in group_ids if group_id in self.listed}
 
     async def deny_writes(self, topic: str) -> None:
         """See Source."""

@@ -92,7 +92,7 @@ async def test_only_topics_that_the_link_names_are_found_with_configs_that_are_k
 
 async def _look(world: LinkWorld, opener: SourceOpener) -> None:
     metrics = LinkMetrics(CollectorRegistry())
-    topics = LinkTopics(world.metastore.links, world.metastore.reports, opener, world.clock, metrics)
+    topics = LinkTopics(world.metastore, opener, world.clock, metrics)
     job: Job = await claim(world.metastore, LINK_TOPICS.name, key=LINK)
     await topics.handle(job, Lease(world.metastore.jobs, job, world.clock, claimed_at=0, lease_ms=60_000))
     await world.metastore.jobs.finish_job(job.token)
