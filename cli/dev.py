@@ -22,7 +22,7 @@ from headrace.cli.children import AgentProcess, load_code, moved
 from headrace.cli.options import PREFIX, add_settings, settings_from, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.storage import format_bucket, look
-from headrace.config.addresses import shown_address
+from headrace.config.addresses import is_object_store, shown_address
 from headrace.config.cluster_values import proposed
 from headrace.config.declared import declared
 from headrace.config.listeners import COMPACTOR, TABLES, Endpoint, http_port, listeners, listeners_text, roles
@@ -143,7 +143,7 @@ def _has_low_latency(bucket: str, passed_on: Mapping[str, str]) -> bool:
     """Return whether a new cluster keeps small files in its Postgres first: the bucket is far, Postgres is next to it.
     Not if a flag or the environment says something."""
     is_said = LOW_LATENCY_ENABLE in passed_on or declared()[LOW_LATENCY_ENABLE].environment in os.environ
-    return bucket.startswith("s3://") and not is_said
+    return is_object_store(bucket) and not is_said
 
 
 def _make(data_dir: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _MAPPED = "::ffff:"
@@ -63,10 +64,10 @@ def shown_address(value: str) -> str:
     return f"{place}?{HIDDEN}" if has_parameters and "://" in place else without_login
 
 
-def endpoint_problem(value: str) -> str | None:
-    """Return what is wrong with s3.endpoint; None for one that can be used."""
+def endpoint_problem(value: str, credentials: str = "the AWS environment (AWS_ACCESS_KEY_ID, ...)") -> str | None:
+    """Return what is wrong with a store's endpoint; None for one that can be used. `credentials`: where they are."""
     if "@" in value:
-        return "it has a user or password: credentials come from the AWS environment (AWS_ACCESS_KEY_ID, ...)"
+        return f"it has a user or password: credentials come from {credentials}"
     try:
         parts = urlsplit(value)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -101,3 +102,51 @@ def _secret_parts(value: str) -> set[str]:
     secrets += _SECRET_PARAMETER.findall(value)
     found = {whole for secret in secrets for whole in (secret, unquote(secret))}
     return {part for whole in found for part in (whole, *_PARTS.split(whole)) if part}
+
+
+AZURE_CREDENTIALS = "an identity, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
+GOOGLE_CREDENTIALS = "an identity (GOOGLE_APPLICATION_CREDENTIALS, or the machine's)"
+AZURE_SCHEMES = ("az", "abfss")
+_OBJECT_STORES = ("s3", *AZURE_SCHEMES, "gs")
+_BLOB_HOST = re.compile(
+    r"^[a-z0-9]{3,24}\.(?:dfs|blob)\.(?P<cloud>core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn))$"
+)
+_ACCOUNT = re.compile(r"^[a-z0-9]{3,24}$")
+
+
+def is_object_store(url: str) -> bool:
+    """Return whether a bucket's address names object storage, where requests cost money and take milliseconds."""
+    return url.partition("://")[0] in _OBJECT_STORES
+
+
+class AzurePlace(NamedTuple):
+    """`endpoint`: of another cloud than the public one; None for that. `prefix` without slashes at its ends."""
+
+    account: str
+    container: str
+    prefix: str
+    endpoint: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The one spelling of the place."""
+        return f"az://{self.account}/{self.container}/{self.prefix}".rstrip("/")
+
+
+def azure_place(url: str) -> AzurePlace | None:
+    """Return the place of az://account/container/prefix or abfss://container@account.dfs.core.windows.net/prefix; None
+    if it is none.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path).strip("/")
+    if parts.scheme == "abfss":
+        container, _, host = parts.netloc.rpartition("@")
+        found = _BLOB_HOST.match(host)
+        if found is None or not container or ":" in container or "@" in container:
+            return None
+        account, cloud = host.partition(".")[0], found["cloud"]
+        return AzurePlace(account, container, path, None if "windows" in cloud else f"https://{account}.blob.{cloud}")
+    container, _, prefix = path.partition("/")
+    if parts.scheme != "az" or not _ACCOUNT.match(parts.netloc) or not container:
+        return None
+    return AzurePlace(parts.netloc, container, prefix.strip("/"))

@@ -17,14 +17,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from headrace.config import listeners
-from headrace.config.addresses import HIDDEN, endpoint_problem, shown_address
+from headrace.config.addresses import (
+    AZURE_CREDENTIALS,
+    GOOGLE_CREDENTIALS,
+    HIDDEN,
+    endpoint_problem,
+    shown_address,
+)
 from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
 from headrace.config.link_configs import REFERENCE_PREFIX
@@ -54,7 +61,12 @@ def resolved(value: object, environ: Mapping[str, str]) -> object:
         raise ConfigError(f"not UTF-8 text: {name}") from error
 
 
-_ADDRESSES = {"metastore.url": metastore_url_problem, "s3.endpoint": endpoint_problem}
+_ADDRESSES: dict[str, Callable[[str], str | None]] = {
+    "metastore.url": metastore_url_problem,
+    "s3.endpoint": endpoint_problem,
+    "azure.endpoint": partial(endpoint_problem, credentials=AZURE_CREDENTIALS),
+    "gcs.endpoint": partial(endpoint_problem, credentials=GOOGLE_CREDENTIALS),
+}
 """Settings that are addresses: what is wrong with a value, said without a password in it."""
 _NAME = re.compile(r"[\w.-]{1,200}")
 """What a name may be: other text before the first = may be half a secret."""

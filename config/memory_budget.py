@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.config.addresses import is_object_store
 from headrace.config.listeners import BROKER, COMPACTOR, listeners, roles
 from headrace.config.settings import Settings
 
@@ -75,7 +76,7 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "requests": settings.request_memory_bytes,
             "replies": settings.reply_memory_bytes,
             "fetch_cache": settings.cache_bytes,
-            "read_ahead": READ_AHEAD_BYTES if settings.bucket.startswith("s3://") else 0,
+            "read_ahead": READ_AHEAD_BYTES if is_object_store(settings.bucket) else 0,
             "extents": EXTENTS_MAX * EXTENT_BYTES,
             "fetch_sessions": settings.fetch_session_max_partitions * SESSION_PARTITION_BYTES,
             "groups": settings.group_memory_bytes,

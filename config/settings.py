@@ -226,7 +226,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[
-        str, Meta(description="Where segment files are stored: s3://name/prefix or file:///directory.")
+        str,
+        Meta(
+            description="Where segment files are stored: s3://name/prefix, az://account/container/prefix (or"
+            " abfss://container@account.dfs.core.windows.net/prefix), gs://name/prefix, or file:///directory."
+        ),
     ] = field(default="", name="bucket")
     s3_endpoint: Annotated[str | None, Meta(description="URL of an S3-compatible server. Unset: AWS.")] = field(
         default=None, name="s3.endpoint"
@@ -262,6 +266,17 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             extra_json_schema={"accepted": "12 digits, or empty"},
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
+    azure_endpoint: Annotated[
+        str | None,
+        Meta(
+            description="URL of the storage account's blob service, for a private one or another cloud. Unset:"
+            " https://ACCOUNT.blob.core.windows.net."
+        ),
+    ] = field(default=None, name="azure.endpoint")
+    gcs_endpoint: Annotated[
+        str | None,
+        Meta(description="URL of Google's storage API. Unset: https://storage.googleapis.com."),
+    ] = field(default=None, name="gcs.endpoint")
     s3_max_connections: Annotated[
         PositiveInt,
         Meta(
@@ -293,8 +308,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=0,
             le=100,
-            description="Percentage of PUTs to S3 of flushed files up to 4 MiB that may get a second, identical"
-            " request when slower than 95 of 100. 0: none.",
+            description="Percentage of PUTs to object storage of flushed files up to 4 MiB that may get a second,"
+            " identical request when slower than 95 of 100. 0: none.",
         ),
     ] = field(default=5, name="store.hedge.percent")
 
@@ -317,7 +332,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         NonNegativeInt | None,
         Meta(
             description="Early flushes per second, on average, of files below flush.early.free.bytes. 0 never flushes"
-            " early. Unset: 10 on S3, unlimited on a directory.",
+            " early. Unset: 10 on object storage, unlimited on a directory.",
         ),
     ] = field(default=None, name="flush.early.per.second")
     flush_early_burst: Annotated[

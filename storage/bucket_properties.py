@@ -13,6 +13,7 @@ import os
 import uuid
 from urllib.parse import unquote, urlsplit
 
+from headrace.config.addresses import azure_place
 from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
@@ -22,6 +23,8 @@ VERSION = "1"
 
 def bucket_address(url: str) -> str:
     """Return the one spelling of an address that open_store accepts: scheme, bucket and prefix, or directory."""
+    if (place := azure_place(url)) is not None:
+        return place.address
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.scheme == "file":

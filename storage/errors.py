@@ -34,7 +34,14 @@ class RetryableError(HeadraceError):
 
 
 class ThrottledError(RetryableError):
-    """The dependency is healthy but asked for less traffic (S3 503 SlowDown, 429)."""
+    """The dependency is healthy but asked for less traffic (S3 503 SlowDown, 429).
+
+    `retry_after_s`: how long it asked to wait, in seconds; None if it did not say.
+    """
+
+    def __init__(self, text: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class UnavailableError(RetryableError):

@@ -50,6 +50,7 @@ from headrace.agent.fetch.share.deliver import ShareReader
 from headrace.agent.fetch.waiters import Waiter, Waiters
 from headrace.agent.fetch.zone_cache.serving import ZoneCache
 from headrace.agent.peers.connection import Connect, PeerTerms, open_connection
+from headrace.config.addresses import is_object_store
 from headrace.config.group_configs import duration_ms
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, READ_AHEAD_BYTES, SESSION_PARTITION_BYTES
@@ -324,6 +325,6 @@ def _partition_keys(commits: Sequence[FileCommit]) -> Iterable[int]:
 
 def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:
     """Return the cache of what is read ahead of replays; None on a directory, which has long runs in memory."""
-    if not settings.bucket.startswith("s3://"):
+    if not is_object_store(settings.bucket):
         return None
     return ChunkCache(store, metrics, capacity_bytes=READ_AHEAD_BYTES, is_counted=False)

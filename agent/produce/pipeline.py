@@ -34,6 +34,7 @@ from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.requests import not_stored
 from headrace.agent.produce.upload import InlineKeeper, Uploader
 from headrace.agent.produce.validate import ProducerNames, RuleBook
+from headrace.config.addresses import is_object_store
 from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce
@@ -56,7 +57,7 @@ def flush_limits(settings: Settings) -> FlushLimits:
     """
     rate: float | None = settings.flush_early_per_second
     if rate is None:
-        rate = EARLY_PER_SECOND_S3 if settings.bucket.startswith("s3://") else math.inf
+        rate = EARLY_PER_SECOND_S3 if is_object_store(settings.bucket) else math.inf
     is_limited = rate != math.inf
     return FlushLimits(
         linger_s=settings.linger_ms / 1000,
@@ -166,7 +167,7 @@ class ProducePipeline:
 
     def _new_policy(self, settings: Settings, clock: Clock) -> FlushPolicy:
         policy = FlushPolicy(flush_limits(settings), clock.monotonic())
-        self._metrics.show_early_flushes(policy, clock, are_paid=settings.bucket.startswith("s3://"))
+        self._metrics.show_early_flushes(policy, clock, are_paid=is_object_store(settings.bucket))
         return policy
 
     def _new_receiver(

@@ -22,6 +22,7 @@ from headrace.cli.doctor.bucket_facts import BucketFacts, judge_backup, verdict_
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding, of_postgres
 from headrace.cli.doctor.links import examine as examine_links
+from headrace.config.addresses import is_object_store
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import LOW_LATENCY_ENABLE
@@ -220,7 +221,7 @@ SMALL_PERCENT, FILES_MIN = 50, 100
 def hint_low_latency(files: FlushFiles, bucket: str) -> Iterator[Finding]:
     """Return what low.latency.enable would do, while no topic has it, if most files are small and each is a PUT."""
     percent = 100 * files.small // max(files.files, 1)
-    if not bucket.startswith("s3://") or files.files < FILES_MIN or percent < SMALL_PERCENT:
+    if not is_object_store(bucket) or files.files < FILES_MIN or percent < SMALL_PERCENT:
         return
     puts_s = (files.files - 1) * 1000 / max(files.span_ms, 1)
     found = (

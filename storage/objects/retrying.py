@@ -31,6 +31,8 @@ BACKOFF_S = 0.05
 BACKOFF_S_MAX = 2.0
 THROTTLED_BACKOFF_S = 0.5
 THROTTLED_BACKOFF_S_MAX = 8.0
+RETRY_AFTER_S_MAX = 30.0
+"""A store that asks for more is asked again after this time: its callers have their own limits."""
 
 _TRY_AGAIN = (RetryableError, OutcomeUnknownError, CorruptError)
 """Includes CorruptError: a truncated transfer cannot be distinguished from a damaged object here."""
@@ -123,7 +125,9 @@ class RetryingStore(StoreDecorator):
 
 
 def pause_s(attempt: int, error: HeadraceError, rng: random.Random) -> float:
-    """The pause after failed attempt number `attempt` (from 1), in seconds."""
+    """The pause after failed attempt number `attempt` (from 1), in seconds; at least as long as the store asked for."""
     throttled = isinstance(error, ThrottledError)
+    asked = (error.retry_after_s or 0.0) if isinstance(error, ThrottledError) else 0.0
     first, most = (THROTTLED_BACKOFF_S, THROTTLED_BACKOFF_S_MAX) if throttled else (BACKOFF_S, BACKOFF_S_MAX)
-    return rng.uniform(0, min(most, first * 2 ** (attempt - 1)))
+    drawn = rng.uniform(0, min(most, first * 2 ** (attempt - 1)))
+    return min(asked, RETRY_AFTER_S_MAX) + drawn

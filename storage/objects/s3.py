@@ -2,9 +2,7 @@
 
 Place: under the decorators; sends all requests to a bucket, but for large ranges (s3_range.py). aiohttp reads the
 body of a PUT through botocore, which treats it as a file; it is not copied.
-Invariant of a PUT's body: a body is written once, completely, from its first byte. After a byte may have been sent,
-`consumed` is true and stays true: aiohttp then does not repeat the request by itself (its own duplicate would make a
-conditional put fail) and follows no redirect, and S3Store knows that a failure leaves the outcome unknown.
+Invariant of a PUT's body: that of http_requests.py; aiohttp follows no redirect with it either.
 Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it read
 Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and its response
 contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost. A server
@@ -28,8 +26,6 @@ from typing import Any
 
 import aioboto3
 import crc32c
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
 
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
@@ -40,36 +36,18 @@ from headrace.storage.errors import (
     RetryableError,
     UnavailableError,
 )
+from headrace.storage.objects.http_requests import BodyOfParts, time_limit_s
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
 from headrace.storage.objects.s3_range import LargeRanges
 from headrace.storage.objects.store import ByteRange, ObjectInfo, check_key, check_range, read_each
 
-SLICE_BYTES = 256 * 1024
-"""Written in one piece, because the socket accepts nearly all of it directly. By default a body is first joined to
-its
-headers, and the part the socket does not accept is copied again (`load/benchmarks/store.py` shows the cost)."""
 
-
-class RequestBody(Payload):
-    """The bytes of `view`. The buffer must not change until the request is finished."""
+class RequestBody(BodyOfParts):
+    """The bytes of `view`, as botocore takes a file. The buffer must not change until the request is finished."""
 
     def __init__(self, view: memoryview) -> None:
-        super().__init__(view, content_type="application/octet-stream")
-        self._size = view.nbytes
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Called by aiohttp, after botocore has set Content-Length to the full size."""
-        self._consumed = True
-        writer.send_headers()
-        for start in range(0, self._value.nbytes, SLICE_BYTES):
-            await writer.write(self._value[start : start + SLICE_BYTES])
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        await self.write_with_length(writer, None)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return bytes(self._value).decode(encoding, errors)
+        super().__init__([view])
 
     def read(self, size: int = -1) -> bytes:
         """Botocore checks that this method exists; a call means that botocore hashes the body in Python."""
@@ -87,8 +65,6 @@ PAGE_KEYS = 1000
 """Keys per listing or deletion request: S3's limit."""
 DELETES_AT_ONCE = 16
 """Requests in parallel, to a store that has no DeleteObjects."""
-SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
-"""A connection to S3 is an order of magnitude faster; a slower one is given up and made again."""
 
 logger = logging.getLogger(__name__)
 
@@ -298,13 +274,6 @@ class S3Store:
                 self._client = await self._connections.enter_async_context(new_client(self._options, self._session))
                 send_bodies_at_once(self._client)
         return self._client
-
-
-def time_limit_s(request_timeout_s: float, size: int) -> float:
-    """Return the limit in seconds of one request with a body of `size` bytes: a large one is not given up while it
-    makes progress at all.
-    """
-    return request_timeout_s + size / SLOWEST_BYTES_PER_S
 
 
 def _check_part(key: str, byte_range: ByteRange, content_range: str, received: int) -> None:

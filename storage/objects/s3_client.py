@@ -28,7 +28,7 @@ from botocore.handlers import add_expect_header
 from headrace.config.addresses import endpoint_problem
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects
-from headrace.storage.objects.store import check_key
+from headrace.storage.objects.store import BucketRules, Expiration, check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
 """Limit of a connection attempt, which is then repeated; requests have a separate, longer limit."""
@@ -115,27 +115,6 @@ def send_bodies_at_once(client: Any) -> None:
 
 
 _NONE_SET = ("NoSuchLifecycleConfiguration", "NotImplemented", "XNotImplemented", "MethodNotAllowed")
-
-
-@dataclass(frozen=True, slots=True)
-class Expiration:
-    """A lifecycle rule that deletes each object with this `prefix` of its key, `days` after it was written."""
-
-    rule: str
-    prefix: str
-    days: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRules:
-    """`versioned` and `expirations` are None where the store would not say; `refusal` then has the reason."""
-
-    versioned: bool | None
-    expirations: tuple[Expiration, ...] | None
-    old_versions_expire: bool
-    refusal: str = ""
-    date: str = ""
-    """The store's clock, as the Date of its answer; empty if it had none."""
 
 
 async def bucket_rules(options: S3Options) -> BucketRules:

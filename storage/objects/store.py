@@ -62,6 +62,33 @@ class ObjectInfo:
     etag: str
 
 
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """A lifecycle rule that deletes each object with this `prefix` of its key, `days` after it was written."""
+
+    rule: str
+    prefix: str
+    days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRules:
+    """What a bucket does to objects by itself.
+
+    `versioned` and `expirations` are None where the store would not say; `refusal` then has the reason.
+    `soft_delete_days`: how long deleted objects are kept, and paid for; None where the store would not say.
+    """
+
+    versioned: bool | None
+    expirations: tuple[Expiration, ...] | None
+    old_versions_expire: bool
+    refusal: str = ""
+    date: str = ""
+    """The store's clock, as the Date of its answer; empty if it had none."""
+    soft_delete_days: float | None = 0.0
+    is_hierarchical: bool = False
+
+
 class ObjectStore(Protocol):
     """All operations that Headrace needs from a bucket."""
 

@@ -27,6 +27,8 @@ PROCESS_PREFIXES = (
         "process.roles",
         "broker.rack",
         "listener",
+        "azure.",
+        "gcs.",
         "ssl.",
         "sasl.",
         "inter.broker.listener.name",

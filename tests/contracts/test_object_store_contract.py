@@ -1,6 +1,7 @@
 """What every object store promises, shown for each of them; dressed means under all decorators at once.
 
-Implementations: memory, directory and S3, each bare and dressed. S3 is a real server (versitygw or MinIO); and
+Implementations: memory, directory, S3, Azure and Google, each bare and dressed. Azure is Azurite, Google is
+fake-gcs-server. S3 is a real server (versitygw or MinIO); and
 versitygw over https in a region other than us-east-1, with the bucket in the host name (virtual-host style, the
 default), in the path, and with dots in its name, which no wildcard certificate covers.
 A machine without a real server has moto instead. It checks neither signatures nor the CRC32C of a body; it honours
@@ -21,7 +22,11 @@ import pytest
 
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
+from headrace.storage.objects.azure import AzureStore
+from headrace.storage.objects.azure_client import AzureOptions
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.google import GoogleStore
+from headrace.storage.objects.google_client import GoogleOptions
 from headrace.storage.objects.hedging import HedgedStore, HedgePolicy
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
@@ -31,10 +36,11 @@ from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
+from tests.fixtures_clouds import ACCOUNT, CONTAINER, GCS_BUCKET
 from tests.fixtures_s3 import BUCKET, DOTTED_BUCKET, REGION, HttpsServer, find_real_server
 from tests.manual_clock import ManualClock
 
-STORES = [f"{dress}{kind}" for dress in ("", "dressed ") for kind in ("memory", "directory", "s3")]
+STORES = [f"{dress}{kind}" for dress in ("", "dressed ") for kind in ("memory", "directory", "s3", "azure", "google")]
 HTTPS_STORES = {
     "https virtual-host style": (BUCKET, False),
     "https path style": (BUCKET, True),
@@ -88,6 +94,15 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             bucket=bucket, prefix=f"run/{uuid.uuid4()}", endpoint=server.url, region=REGION, path_style=path_style
         )
         plain = S3Store(options, SystemClock())
+    elif kind == "azure":
+        endpoint = request.getfixturevalue("azurite_url")
+        plain = AzureStore(
+            AzureOptions(account=ACCOUNT, container=CONTAINER, prefix=f"run/{uuid.uuid4()}", endpoint=endpoint),
+            SystemClock(),
+        )
+    elif kind == "google":
+        request.getfixturevalue("fake_gcs_url")
+        plain = GoogleStore(GoogleOptions(bucket=GCS_BUCKET, prefix=f"run/{uuid.uuid4()}"), SystemClock())
     else:
         url = request.getfixturevalue(f"{kind}_url")
         options = S3Options(
@@ -260,7 +275,8 @@ async def test_listing_goes_on_after_a_key(store: ObjectStore) -> None:
 
 
 async def test_listings_and_deletions_of_many_pages(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.s3.PAGE_KEYS", 4)
+    for module in ("s3", "azure", "google"):
+        monkeypatch.setattr(f"headrace.storage.objects.{module}.PAGE_KEYS", 4)
     keys = [f"many/{number:02}" for number in range(11)]
     await put_all(store, keys)
     assert await listed(store, "many/") == keys

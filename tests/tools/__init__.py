@@ -43,6 +43,11 @@ S3_LOAD = TOOLS / "bin" / "headrace-s3-load"
 """A client that only PUTs and GETs."""
 _S3_BUILT = TOOLS / "bin" / f"headrace-s3-{digest(HERE / 'go-s3')}"
 """Says which sources the two are built of."""
+FAKE_GCS = TOOLS / "bin" / f"fake-gcs-server-{digest(HERE / 'go-fake-gcs')}"
+"""An emulator of Google Cloud Storage."""
+_AZURITE = TOOLS / f"azurite-{digest(HERE / 'azurite')}"
+AZURITE = _AZURITE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+"""An emulator of Azure Blob Storage, for node."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / f"lib-{KAFKA_CLIENT_VERSION}"
 JAVA_LOG = TOOLS / "java" / "log"
@@ -87,6 +92,16 @@ def _install_s3_programs() -> None:
     _build_go("go-s3", "./latency-proxy", S3_PROXY)
     _build_go("go-s3", "./load", S3_LOAD)
     _S3_BUILT.touch()
+
+
+def _install_azurite() -> None:
+    """The folder is there only with all of it."""
+    part = _AZURITE.with_name(f"{_AZURITE.name}.part")
+    for folder in (part, _AZURITE):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(HERE / "azurite", part)
+    run("npm", "ci", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix", str(part))
+    part.rename(_AZURITE)
 
 
 def _install_kafkajs() -> None:
@@ -167,6 +182,22 @@ ALL = {
             _build_franz_go_tests,
             COMMAND,
             is_nightly=True,
+        ),
+        Tool(
+            "fake-gcs-server",
+            "an emulator of Google Cloud Storage",
+            ("go",),
+            FAKE_GCS.exists,
+            partial(_build_go, "go-fake-gcs", "github.com/fsouza/fake-gcs-server", FAKE_GCS),
+            COMMAND,
+        ),
+        Tool(
+            "azurite",
+            "an emulator of Azure Blob Storage (360 MB)",
+            ("node", "npm"),
+            AZURITE.exists,
+            _install_azurite,
+            COMMAND,
         ),
         Tool("kafkajs", "Kafka's client for Node.js", ("node", "npm"), KAFKAJS.exists, _install_kafkajs, COMMAND),
         Tool(

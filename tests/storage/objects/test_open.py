@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
+from headrace.storage.objects.azure import AzureStore
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.google import GoogleStore
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
@@ -95,6 +99,43 @@ async def test_a_bucket_by_its_address(moto_url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "endpoint", "service"),
+    [
+        ("az://account1/logs/a/b", None, "https://account1.blob.core.windows.net"),
+        ("abfss://logs@account1.dfs.core.windows.net/a/b/", None, "https://account1.blob.core.windows.net"),
+        ("abfss://logs@account1.dfs.core.chinacloudapi.cn/a/b", None, "https://account1.blob.core.chinacloudapi.cn"),
+        ("az://account1/logs/a/b", "http://127.0.0.1:9/account1", "http://127.0.0.1:9/account1"),
+    ],
+)
+def test_a_container_of_azure_by_its_address(url: str, endpoint: str | None, service: str) -> None:
+    store = opened(url, StoreOptions(azure_endpoint=endpoint))
+    assert layers(store) == [MergingStore, RetryingStore, HedgedStore, MeasuredStore, AzureStore]
+    client = plain(store)._client  # type: ignore[attr-defined]
+    assert (client.shown, client.prefix, client._container) == ("account1/logs", "a/b/", f"{service}/logs")
+    assert bucket_address(url) == "az://account1/logs/a/b"
+
+
+def test_a_bucket_of_google_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    for endpoint, host in (
+        (None, "https://storage.googleapis.com"),
+        ("https://private.example", "https://private.example"),
+    ):
+        store = opened("gs://logs/a/b/", StoreOptions(gcs_endpoint=endpoint))
+        assert layers(store) == [MergingStore, RetryingStore, HedgedStore, MeasuredStore, GoogleStore]
+        client = plain(store)._client  # type: ignore[attr-defined]
+        assert (client.objects, client.prefix) == (f"{host}/storage/v1/b/logs/o", "a/b/")
+    assert bucket_address("gs://logs/a/b/") == "gs://logs/a/b"
+
+
+@pytest.mark.parametrize(("module", "url"), [("azure", "az://account1/logs"), ("google", "gs://logs")])
+def test_a_missing_library_is_named_with_its_extra(module: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"headrace.storage.objects.{module}", None)
+    with pytest.raises(InvalidError, match=f"the extra `{module}` has it"):
+        opened(url)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "",
@@ -109,7 +150,16 @@ async def test_a_bucket_by_its_address(moto_url: str) -> None:
         "file:///",
         "memory://",
         "memory://name/path",
-        "gs://bucket",
+        "gs://",
+        "gs://key:secret@bucket",
+        "az://account",
+        "az://account/",
+        "az://Not-An-Account/container",
+        "az://key@account/container",
+        "abfss://account.dfs.core.windows.net/prefix",
+        "abfss://container:secret@account.dfs.core.windows.net",
+        "abfss://workspace@onelake.dfs.fabric.microsoft.com/prefix",
+        "wasbs://container@account.blob.core.windows.net",
     ],
 )
 def test_other_addresses_are_refused(url: str) -> None:
