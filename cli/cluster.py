@@ -18,16 +18,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from headrace.cli.described.current import EVERYTHING, FoundCluster, read_cluster
+from headrace.cli.described.current import FoundCluster, read_cluster
 from headrace.cli.described.diff import ApplyPlan, Scope, Wishes, make_plan
 from headrace.cli.described.execution import Failed, Passwords, check_steps, read_passwords, run_steps
+from headrace.cli.described.exporting import add_export, run_export
 from headrace.cli.described.reading import Description, nothing_changed, read_description
-from headrace.cli.described.schema import described_file, json_schema
+from headrace.cli.described.schema import json_schema
 from headrace.cli.described.state import Action, ApplyStep, FieldChange, ObjectKind, Risk
 from headrace.cli.options import INT32_MAX, whole
-from headrace.cli.output import write, write_error
+from headrace.cli.output import write
 from headrace.cli.tables import add_flags, add_yes, confirm, open_cluster
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import KafkaCluster, require
@@ -53,9 +52,8 @@ def add_commands(commands: Any) -> None:
     for command in (planning, applying):
         _add_description(command)
     add_yes(applying)
-    exporting.add_argument(
-        "--only", action="append", default=[], choices=list(ObjectKind), metavar="KIND", help=", ".join(ObjectKind)
-    )
+    applying.add_argument("--dry-run", action="store_true", help="check all, also passwords, and change nothing")
+    add_export(exporting)
     for command, run in ((planning, run_plan), (applying, run_apply), (exporting, run_export)):
         add_flags(command)
         command.set_defaults(run=run)
@@ -126,6 +124,9 @@ def run_apply(args: argparse.Namespace) -> int:
         failed += [(step, _why_not(step)) for step in plan.steps if not _is_allowed(args, step)]
         failed += check_steps(cluster, plan.steps, description.state, only_reads=False)
         _refuse(description, plan, failed)
+        if args.dry_run:
+            _show(args, description, plan.steps)
+            return 0
         _confirm(args, plan.steps)
         done: list[ApplyStep] = []
         _carry_out(args, cluster, description, plan.steps, passwords, done)
@@ -190,20 +191,6 @@ def _harmless(steps: Sequence[ApplyStep]) -> Sequence[ApplyStep]:
         if step.risk is not Risk.NONE or step.action is Action.DELETE or step.kind is ObjectKind.USER:
             raise InvalidError(f"the cluster changed during the run, repeat the command: {step.action} {step.name}")
     return steps
-
-
-def run_export(args: argparse.Namespace) -> int:
-    """Print the cluster; with --json, as JSON."""
-    with open_cluster(args) as cluster:
-        found = read_cluster(cluster, [ObjectKind(kind) for kind in args.only] or EVERYTHING)
-    if found.facts.secret_configs:
-        names = ", ".join(sorted(found.facts.secret_configs))
-        write_error(f"warning: left out, because they are secret: {names}")
-    text = described_file(found.state, args.secrets)
-    if args.json:
-        text = json.dumps(yaml.safe_load(text)) + "\n"
-    write(text, end="")
-    return 0
 
 
 def run_schema(args: argparse.Namespace) -> int:
@@ -308,6 +295,7 @@ A running cluster: show its id, unregister an agent, or make it what files descr
 
   headrace cluster cluster-id -b 127.0.0.1:9092
   headrace cluster export -b 127.0.0.1:9092 > cluster.yaml
+  headrace cluster export --from-kafka kafka:9092 --command-config old.properties > cluster.yaml
   headrace cluster plan -f cluster.yaml -b 127.0.0.1:9092
   headrace cluster apply -f cluster.yaml -b 127.0.0.1:9092
   headrace cluster schema > cluster-file.schema.json

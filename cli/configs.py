@@ -16,7 +16,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import ANY, KafkaCluster, require
 from headrace.storage.errors import InvalidError, NotFoundError
 
-TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE = 0, 1
 TOPICS_AT_ONCE = 200
 DESCRIPTION = """\
@@ -161,6 +161,20 @@ def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:
 
 def _source(number: int) -> str:
     return SOURCES.get(number, str(number))
+
+
+def names_with_configs(cluster: KafkaCluster, kind: int) -> list[str] | None:
+    """The groups (GROUP) or subscriptions (CLIENT_METRICS) that were given configs, sorted; None if the cluster does
+    not list them: Kafka before 3.7, of groups before 4.1.
+    """
+    if not cluster.serves(ApiKey.LIST_CONFIG_RESOURCES):
+        return None
+    m = cluster.message(ApiKey.LIST_CONFIG_RESOURCES)
+    if kind != CLIENT_METRICS and not m.version:
+        return None
+    answer = cluster.ask(ApiKey.LIST_CONFIG_RESOURCES, m.request(resource_types=(kind,)))
+    require(answer.error_code)
+    return sorted(str(each.resource_name) for each in answer.config_resources)
 
 
 def change_configs(

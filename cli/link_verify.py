@@ -22,7 +22,7 @@ from headrace.cli.client.committed import CommittedReader, LogBounds, LogStartMo
 from headrace.cli.client.offsets import TopicPartition
 from headrace.cli.configs import describe_topics
 from headrace.cli.link_source import open_source, source_configs
-from headrace.cli.options import INT32_MAX, whole
+from headrace.cli.options import INT32_MAX, name_patterns, whole
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.tables import open_cluster, show
 from headrace.config.link_configs import BOOTSTRAP_SERVERS, LINK_NAME, SECRETS, TOPICS, TopicFilter, why_invalid
@@ -38,7 +38,7 @@ TIMEOUT_SECONDS = 60
 LOOK_SECONDS = 0.5
 NONE = RecordDifferences()
 RANGES, RANGE_OFFSETS = 5, 1_000
-"""Of each partition, with --sample."""
+"""The ranges of each partition with --sample, and the offsets of a range."""
 STARTS_MAX = 10
 """How often one partition is begun again because its log start moved past what was read."""
 
@@ -52,7 +52,12 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         "--command-config", type=Path, metavar="FILE", help="properties file of a client of the source: its login"
     )
     parser.add_argument(
-        "--topics", action="append", default=[], metavar="PATTERN[,..]", help="only these of the link; RE2, whole names"
+        "--topics",
+        action="append",
+        default=[],
+        type=name_patterns,
+        metavar="PATTERN[,..]",
+        help="only these of the link; RE2, whole names",
     )
     parser.add_argument(
         "--until",
@@ -201,7 +206,7 @@ class Verification:
         self._done = self._total = 0
 
     def run(self, topics: Sequence[ComparedTopic]) -> list[VerifiedPartition]:
-        """What was found of each partition of either side."""
+        """Return what was found of each partition of either side."""
         both = [(each.name, index) for each in topics for index in range(min(each.partitions))]
         source = self._source.bounds(both)
         linked = {each.name for each in topics if each.is_linked}

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from headrace.config.declared import declared
 from headrace.config.docs import descriptions
+from headrace.config.link_configs import patterns
 from headrace.config.load import load
+from headrace.config.patterns import compile_pattern
 from headrace.config.settings import Settings
 
 INT16_MAX = 2**15 - 1
@@ -117,3 +119,13 @@ def settings_from(args: argparse.Namespace, **overrides: object) -> Settings:
         if key.startswith(PREFIX) and value is not None
     }
     return load(path=args.config, environ=os.environ, flags=flags | overrides)
+
+
+def name_patterns(text: str) -> str:
+    """Patterns of names, separated by commas, for argparse."""
+    for each in patterns(text):
+        try:
+            compile_pattern(each)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{each!r} is {error}") from error
+    return text

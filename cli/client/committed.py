@@ -63,7 +63,7 @@ class CommittedReader:
         self._hang_up()
 
     def ask(self, work: Callable[[KafkaCluster], T]) -> T:
-        """What `work` returns with the cluster; repeated while it fails with RetryableError."""
+        """Return what `work` returns with the cluster; repeated while it fails with RetryableError."""
         return self._thread.submit(self._repeated, work).result()
 
     def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:

@@ -16,7 +16,14 @@ from headrace.cli.client.acls import Acl, SecurityDisabledError, WantedAcls, lis
 from headrace.cli.client.features import is_headrace, list_features
 from headrace.cli.client.quotas import list_quotas
 from headrace.cli.client.users import list_users
-from headrace.cli.configs import BROKER, describe_configs, describe_topics
+from headrace.cli.configs import (
+    BROKER,
+    CLIENT_METRICS,
+    GROUP,
+    describe_configs,
+    describe_topics,
+    names_with_configs,
+)
 from headrace.cli.described.state import ClusterAbilities, ClusterState, LinkConfigs, ObjectKind, TopicState, UserState
 from headrace.config.link_configs import ACTIVE, LINK_NAME, OWN, STATE
 from headrace.metastore.api.agents import CLUSTER_LINKS
@@ -25,6 +32,8 @@ from headrace.protocol.link_requests import LinkOp, LinkRequest
 
 SET_FOR_TOPIC, SET_FOR_ALL_BROKERS, DEFAULT = 1, 3, 5
 """Kafka's ConfigSource of values that were set for the topic, for the whole cluster, or not at all."""
+SET_FOR_NAMED = {GROUP: 8, CLIENT_METRICS: 7}
+"""The same for a group and a subscription to client metrics."""
 EVERYTHING = frozenset(ObjectKind)
 _INTERNAL = re.compile(
     r"__(consumer_offsets|transaction_state|share_group_state|cluster_metadata|remote_log_metadata.*)"
@@ -72,9 +81,20 @@ def read_cluster(
             **{str(each.name): str(each.value or "") for each in of_cluster if not each.is_sensitive},
         },
         _links(cluster) if ObjectKind.LINK in kinds and has_links else {},
+        _named_configs(cluster, GROUP) if ObjectKind.GROUP in kinds else {},
+        _named_configs(cluster, CLIENT_METRICS) if ObjectKind.CLIENT_METRICS in kinds else {},
     )
     secret = frozenset(str(each.name) for each in found if each.is_sensitive)
     return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret, has_links))
+
+
+def _named_configs(cluster: KafkaCluster, kind: int) -> dict[str, dict[str, str]]:
+    """Return what each group or subscription was given."""
+    found = {}
+    for name in names_with_configs(cluster, kind) or ():
+        configs = describe_configs(cluster, (kind, name))
+        found[name] = {str(c.name): str(c.value) for c in configs if c.config_source == SET_FOR_NAMED[kind]}
+    return {name: configs for name, configs in found.items() if configs}
 
 
 def _links(cluster: KafkaCluster) -> dict[str, LinkConfigs]:

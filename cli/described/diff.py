@@ -142,6 +142,7 @@ def make_plan(
         *_quotas(wanted, current, wishes),
         *_configs(wanted, current, wishes, facts, refusals),
         *_links(wanted, current, wishes, facts, refusals),
+        *_named_configs(wanted, current, wishes),
     ]
     return ApplyPlan(tuple(sorted(steps, key=lambda step: (_turn(step), step.name))), tuple(refusals))
 
@@ -287,6 +288,19 @@ def _links(
     yield from _pruned(wishes, ObjectKind.LINK, current.links.keys() - wanted.links.keys())
 
 
+def _named_configs(wanted: ClusterState, current: ClusterState, wishes: Wishes) -> Iterator[ApplyStep]:
+    """Configs of groups and of subscriptions: without any, the object is not there."""
+    for kind in (ObjectKind.GROUP, ObjectKind.CLIENT_METRICS):
+        described, shown = wanted.configs_of(kind), current.configs_of(kind)
+        for name, configs in described.items():
+            found = shown.get(name, {})
+            if changes := tuple(_changed(configs, found)):
+                yield ApplyStep(Action.ALTER if found else Action.CREATE, kind, name, changes)
+        for name in shown.keys() - described.keys():
+            if _is_pruned(wishes, kind, name):
+                yield ApplyStep(Action.DELETE, kind, name, tuple(_changed({}, shown[name])))
+
+
 def _described(value: str | None, before: str | None) -> str:
     """Return a described value of a link's config, for the comparison with what the cluster shows."""
     if value is None:
@@ -332,5 +346,7 @@ def _turn(step: ApplyStep) -> _Turn:
         ObjectKind.USER: (_Turn.USERS, _Turn.USERS_DELETED),
         ObjectKind.TOPIC: (_Turn.TOPICS, _Turn.TOPICS_DELETED),
         ObjectKind.LINK: (_Turn.LINKS, _Turn.LINKS_DELETED),
+        ObjectKind.GROUP: (_Turn.CONFIGS, _Turn.CONFIGS_DELETED),
+        ObjectKind.CLIENT_METRICS: (_Turn.CONFIGS, _Turn.CONFIGS_DELETED),
     }[step.kind]
     return last if deletes else first

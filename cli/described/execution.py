@@ -24,7 +24,7 @@ from headrace.cli.client.acls import Acl, WantedAcls, create_acls, delete_acls
 from headrace.cli.client.quotas import change_quotas
 from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic, delete_topic, set_count
 from headrace.cli.client.users import ITERATIONS_DEFAULT, Credential, delete_credential, set_password
-from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, change_configs
+from headrace.cli.configs import BROKER, CLIENT_METRICS, DELETE, GROUP, SET, TOPIC, change_configs
 from headrace.cli.configs import Change as ConfigChange
 from headrace.cli.described.state import Action, ApplyStep, ClusterState, ObjectKind, UserKey
 from headrace.config.errors import ConfigError
@@ -72,6 +72,8 @@ Failed = tuple[ApplyStep, str]
 """A step and why it would be refused."""
 COUNT = "partitions"
 _MAY_NOT = "authorization_failed"
+_OF_CONFIGS = (ObjectKind.CONFIG, ObjectKind.GROUP, ObjectKind.CLIENT_METRICS)
+"""Kinds of which every step, a deletion, too, is a change of configs."""
 
 
 def read_passwords(steps: Sequence[ApplyStep], wanted: ClusterState) -> tuple[dict[UserKey, str], list[Failed]]:
@@ -124,7 +126,9 @@ def run_steps(
 
 def _check(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState) -> Callable[[], None] | None:
     """Return the step as a request that changes nothing; None if there is no such request."""
-    if step.action is Action.DELETE and step.kind not in (ObjectKind.CONFIG, ObjectKind.LINK):
+    if step.kind in _OF_CONFIGS:
+        return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
+    if step.action is Action.DELETE and step.kind is not ObjectKind.LINK:
         return None
     if step.kind is ObjectKind.TOPIC:
         if step.action is Action.CREATE:
@@ -133,8 +137,6 @@ def _check(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState) -> Call
             return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
         if _is_higher(step):
             return functools.partial(add_partitions, cluster, str(step.key), _count(step), validate_only=True)
-    if step.kind is ObjectKind.CONFIG:
-        return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
     if step.kind is ObjectKind.LINK:
         return functools.partial(_change_link, cluster, step, validate_only=True)
     if step.kind is ObjectKind.QUOTA:
@@ -151,7 +153,7 @@ def _run(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState, passwords
             _create_topic(cluster, step, wanted)
         case ObjectKind.TOPIC if _is_count(step):
             set_count(cluster, str(step.key), _count(step))
-        case ObjectKind.TOPIC | ObjectKind.CONFIG:
+        case ObjectKind.TOPIC | ObjectKind.CONFIG | ObjectKind.GROUP | ObjectKind.CLIENT_METRICS:
             change_configs(cluster, _resource(step), _changes(step))
         case ObjectKind.QUOTA:
             _change_quotas(cluster, step)
@@ -206,7 +208,8 @@ def _changes(step: ApplyStep) -> list[ConfigChange]:
 
 
 def _resource(step: ApplyStep) -> tuple[int, str]:
-    return (TOPIC, str(step.key)) if step.kind is ObjectKind.TOPIC else (BROKER, "")
+    types = {ObjectKind.TOPIC: TOPIC, ObjectKind.GROUP: GROUP, ObjectKind.CLIENT_METRICS: CLIENT_METRICS}
+    return (types[step.kind], str(step.key)) if step.kind in types else (BROKER, "")
 
 
 def _is_count(step: ApplyStep) -> bool:

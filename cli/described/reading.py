@@ -29,8 +29,10 @@ from headrace.cli.described.documents import (
 )
 from headrace.cli.described.schema import (
     AclPart,
+    ClientMetricsPart,
     ClusterFile,
     ConfigValue,
+    GroupConfigsPart,
     LimitsPart,
     LinkPart,
     QuotaPart,
@@ -48,6 +50,8 @@ _TYPES: dict[str, Any] = {
     "acls": AclPart,
     "quotas": QuotaPart,
     "links": LinkPart,
+    "groupConfigs": GroupConfigsPart,
+    "clientMetrics": ClientMetricsPart,
 }
 _AT = re.compile(r"(.*) - at `\$(.*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
@@ -76,6 +80,8 @@ class _Collected:
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
     links: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    client_metrics: dict[str, dict[str, str]] = field(default_factory=dict)
     places: dict[tuple[ObjectKind, Key], FilePlace] = field(default_factory=dict)
 
     def claim(self, kind: ObjectKind, key: Key, place: FilePlace) -> bool:
@@ -84,6 +90,12 @@ class _Collected:
             return True
         self.errors.append(FileError(place, f"{shown_key(kind, key)} is described twice, first in {first}"))
         return False
+
+    def state(self) -> ClusterState:
+        """Return what is described."""
+        acls = frozenset(self.acls)
+        of_names = self.links, self.groups, self.client_metrics
+        return ClusterState(self.topics, acls, self.users, self.quotas, self.configs, *of_names)
 
 
 def read_description(named: Sequence[str], secrets: str = "secrets") -> Description:
@@ -102,8 +114,7 @@ def read_description(named: Sequence[str], secrets: str = "secrets") -> Descript
         found.errors.append(FileError(FilePlace(named[0], 1), "nothing is described here"))
     if found.errors:
         raise nothing_changed(map(str, found.errors))
-    state = ClusterState(found.topics, frozenset(found.acls), found.users, found.quotas, found.configs, found.links)
-    return Description(state, found.places)
+    return Description(found.state(), found.places)
 
 
 def nothing_changed(reasons: Iterable[str]) -> InvalidError:
@@ -258,6 +269,16 @@ def _add_link(found: _Collected, part: LinkPart, at: FoundPart) -> None:
     found.links[part.name] = dict(configs)
 
 
+def _add_group(found: _Collected, part: GroupConfigsPart, at: FoundPart) -> None:
+    if found.claim(ObjectKind.GROUP, part.name, at.document.place(at.where(()))):
+        found.groups[part.name] = _texts(part.configs, at, ("configs",))
+
+
+def _add_client_metrics(found: _Collected, part: ClientMetricsPart, at: FoundPart) -> None:
+    if found.claim(ObjectKind.CLIENT_METRICS, part.name, at.document.place(at.where(()))):
+        found.client_metrics[part.name] = _texts(part.configs, at, ("configs",))
+
+
 def _add_configs(found: _Collected, document: FileDocument) -> None:
     given = document.value.get(_CONFIGS) if isinstance(document.value, dict) else None
     if given is None:
@@ -286,4 +307,6 @@ _ADD: dict[str, Callable[[_Collected, Any, FoundPart], None]] = {
     "acls": _add_acls,
     "quotas": _add_quota,
     "links": _add_link,
+    "groupConfigs": _add_group,
+    "clientMetrics": _add_client_metrics,
 }

@@ -132,6 +132,20 @@ class LinkPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     ]
 
 
+class GroupConfigsPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
+    """The configs of a group. Those that are not given get their defaults."""
+
+    name: Annotated[str, Meta(min_length=1, description="The group's id.")]
+    configs: Annotated[Configs, Meta(min_length=1)]
+
+
+class ClientMetricsPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
+    """A subscription to client metrics (KIP-714). Configs that are not given get their defaults."""
+
+    name: Annotated[str, Meta(min_length=1, description="The subscription's name.")]
+    configs: Annotated[Configs, Meta(min_length=1)]
+
+
 class ClusterFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
     """A part of a cluster; a directory of such files describes the whole."""
 
@@ -143,6 +157,8 @@ class ClusterFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
         Configs, Meta(description="Configs of all brokers. Those that are not given stay as they are.")
     ] = {}
     links: list[LinkPart] = []
+    group_configs: list[GroupConfigsPart] = []
+    client_metrics: list[ClientMetricsPart] = []
 
 
 def json_schema() -> str:
@@ -167,6 +183,10 @@ def described_file(state: ClusterState, secrets: str = "secrets") -> str:
         "quotas": [_quota(entity, state) for entity in sorted(state.quotas, key=str)],
         "clusterConfigs": quoted_texts(state.configs),
         "links": [_link(name, state) for name in sorted(state.links)],
+        "groupConfigs": [{"name": name, "configs": quoted_texts(state.groups[name])} for name in sorted(state.groups)],
+        "clientMetrics": [
+            {"name": name, "configs": quoted_texts(state.client_metrics[name])} for name in sorted(state.client_metrics)
+        ],
     }
     filled = {name: section for name, section in sections.items() if section}
     if not filled:

@@ -4,9 +4,9 @@ Place: read from files by reading.py and from a cluster by current.py, compared 
 Invariant: no value depends on a connection or a file, so the comparison is a pure function.
 
 Words. An *object* is a topic, an ACL, a user with one mechanism, the quotas of one entity, one config of the whole
-cluster, or a link. A *key* names an object among those of its kind. A described object is described completely: what it
-does not mention has its default. Objects that are not described are left alone, unless a scope says that they are
-pruned.
+cluster, a link, the configs of a group, or a subscription to client metrics. A *key* names an object among those of its
+kind. A described object is described completely: what it does not mention has its default. Objects that are not
+described are left alone, unless a scope says that they are pruned.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ class ObjectKind(enum.StrEnum):
     QUOTA = "quotas"
     CONFIG = "clusterConfigs"
     LINK = "links"
+    GROUP = "groupConfigs"
+    CLIENT_METRICS = "clientMetrics"
 
 
 UserKey = tuple[str, str]
 """A user's name and a mechanism."""
 Key = str | Acl | UserKey | Entity
-"""A topic's name, an ACL, a user with a mechanism, an entity with quotas, the name of a config or of a link."""
+"""A topic's name, an ACL, a user with a mechanism, an entity with quotas, the name of a config, a link, a group or a
+subscription."""
 LinkConfigs = Mapping[str, str | None]
 """A link's configs. None: a secret that is set, and that no cluster shows."""
 
@@ -76,6 +79,14 @@ class ClusterState:
     quotas: Mapping[Entity, Limits] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, LinkConfigs] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The configs of groups, by group."""
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The configs of subscriptions to client metrics (KIP-714), by name."""
+
+    def configs_of(self, kind: ObjectKind) -> Mapping[str, Mapping[str, str]]:
+        """Return the objects of a kind that are a name with configs: GROUP or CLIENT_METRICS."""
+        return self.groups if kind is ObjectKind.GROUP else self.client_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,5 +161,10 @@ def shown_key(kind: ObjectKind, key: Key) -> str:
         return f"quotas of {shown_entity(key)}"  # type: ignore[arg-type]
     if kind is ObjectKind.USER:
         return f"user {key[0]} {key[1]}"
-    words = {ObjectKind.TOPIC: "topic", ObjectKind.LINK: "link"}
+    words = {
+        ObjectKind.TOPIC: "topic",
+        ObjectKind.LINK: "link",
+        ObjectKind.GROUP: "configs of group",
+        ObjectKind.CLIENT_METRICS: "client metrics",
+    }
     return f"{words.get(kind, 'cluster config')} {key}"

@@ -27,7 +27,7 @@ class RecordDigest:
     """The checksum of records in order."""
 
     def __init__(self) -> None:
-        """Of no records."""
+        """Begin without records."""
         self.records = 0
         self._columns = [hashlib.blake2b(digest_size=DIGEST_BYTES) for _ in range(11)]
         """Of offsets, timestamps, then lengths and bytes of keys, of values; of headers their numbers, then lengths and
@@ -89,12 +89,12 @@ class Comparison:
 
     @property
     def source(self) -> RecordDigest:
-        """Of all records of the source that were read."""
+        """The checksum of all records of the source that were read."""
         return self._digests[0] if self._digests else self._digest
 
     @property
     def copy(self) -> RecordDigest:
-        """Of all records of the copy that were read."""
+        """The checksum of all records of the copy that were read."""
         return self._digests[1] if self._digests else self._digest
 
     def compare(self, source: Iterable[RecordColumns], copy: Iterable[RecordColumns]) -> None:

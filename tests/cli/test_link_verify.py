@@ -38,7 +38,7 @@ def _judged(
 
 
 @pytest.mark.parametrize("topic", [LINKED, PROMOTED])
-def test_both_sides_alike(topic: ComparedTopic) -> None:
+def test_both_sides_are_the_same(topic: ComparedTopic) -> None:
     row = _judged(topic, (2, 9), (2, 9))
     assert (row.result, row.notes, row.source_records, row.here_records) == ("equal", [], 7, 7)
     assert row.source_checksum == row.here_checksum != ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config.free_ports import free_ports
+from load.dev_server import DevServer
 from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users
 from tests.cli.command_lines import Run, json_runner, produce, told
 from tests.cli.described.file_checks import (
@@ -16,7 +17,9 @@ from tests.cli.described.file_checks import (
     check_cluster_configs,
     check_emptied,
     check_export,
+    check_export_from_another,
     check_impossible,
+    check_named_configs,
 )
 from tests.cli.described.rights_checks import Secured, check_rights
 from tests.compat.kafka_server import kafka_server
@@ -156,6 +159,27 @@ def test_an_export_applied_to_an_empty_cluster_gives_the_same_export(
         target = Files(tmp_path / "empty", bootstrap, capsys)
         check_export(files, target)
         check_cluster_configs(files, target)
+        check_named_configs(files, target)
+
+
+def test_an_export_from_kafka_is_applied_to_a_headrace(
+    files: Files, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also configs of groups, of the cluster and of client metrics, and what Headrace refuses."""
+    run("topics", "create", "odd", "--set", "compression.zstd.level=9", "--set", "retention.ms=7000")
+    run("configs", "set", "message.max.bytes=2000000", "num.io.threads=9", "--brokers")
+    run("configs", "set", "consumer.session.timeout.ms=50000", "--group", "g")
+    with DevServer(tmp_path / "dev") as here:
+        target = Files(tmp_path / "target", here.bootstrap, capsys)
+        head = check_export_from_another(files, target)
+        assert "clusterConfigs: num.io.threads=9 is left out: an agent uses one event loop" in head
+        assert "server.properties: super.users: not exported; give it to the agents" in head, "Kafka hides its value"
+        assert "server.properties: authorizer.class.name=" in head
+        exported = target.run("export")
+        assert exported["groupConfigs"] == [{"name": "g", "configs": {"consumer.session.timeout.ms": 50000}}]
+        assert exported["clusterConfigs"]["message.max.bytes"] == 2000000
+        whole, _ = files.moved("--topics", ".*")
+        assert "topic odd: compression.zstd.level=9 is left out" in whole
 
 
 def test_a_cluster_without_an_authorizer_has_no_acls(

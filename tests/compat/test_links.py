@@ -73,6 +73,13 @@ class Shell:
         assert status == 0, shown.err
         return json.loads(shown.out)
 
+    def verify(self, link: str, *words: str, status: int = 0) -> dict[tuple[str, int], Any]:
+        """What `verify` says of each partition."""
+        self._capsys.readouterr()
+        assert main(["link", "verify", link, *words, "--json", "-b", self._bootstrap]) == status
+        found = json.loads(self._capsys.readouterr().out)["partitions"]
+        return {(each["topic"], each["partition"]): each for each in found}
+
     def is_whole(self, link: str, topics: int) -> bool:
         """Return whether so many copies have all that their source has."""
         shown = self.link("show", link)
@@ -139,6 +146,12 @@ def test_a_user_moves_topics_of_a_real_kafka(
     assert _check_equal(plain, here.bootstrap, "orders", PARTITIONS) == 601
     assert _check_equal(plain, here.bootstrap, "payments", PARTITIONS) == 90
     assert _check_equal(plain, here.bootstrap, "table", 1) > 0
+    verified = shell.verify("old", "--command-config", scram)
+    assert {place[0] for place in verified} == {"orders", "payments"}
+    assert {row["result"] for row in verified.values()} == {"equal"}
+    assert [sum(row[side] for row in verified.values()) for side in ("source_records", "here_records")] == [691, 691]
+    (cleaned,) = shell.verify("tables", "--command-config", scram).values()
+    assert cleaned["result"] == "equal"
     assert _refusal(here.bootstrap, "orders") == "POLICY_VIOLATION"
     with open_admin(here.bootstrap) as cluster, pytest.raises(HeadraceError, match="link 'old'"):
         produce(cluster, partitions_of(cluster, ["orders"])["orders", 0], "orders", 0, BATCH, Codec.NONE)
@@ -155,6 +168,12 @@ def test_a_user_moves_topics_of_a_real_kafka(
     assert count_records(here.bootstrap, "orders", PARTITIONS) == before + 1
     for topic in ("orders", "payments", "table"):
         assert _refusal(here.bootstrap, topic, **{"enable.idempotence": "true"}) == ""
+    produced_here = shell.verify("old", "--command-config", scram)
+    assert {row["result"] for row in produced_here.values()} == {"equal"}
+    assert "not compared, because sent here after the promotion: 1 offsets" in produced_here["orders", 0]["notes"]
+    assert _refusal(plain, "orders") == "", "a client without a login is a super user at the source"
+    late = shell.verify("old", "--command-config", scram, "--topics", "orders", status=1)
+    assert sorted(row["result"] for row in late.values()) == ["different", *["equal"] * (PARTITIONS - 1)]
     shell.link("drop", "old")
     shell.link("drop", "tables")
     assert shell.link("list") == []

@@ -48,6 +48,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._of_links = random.Random(f"links {seed}")
+        self._of_groups = random.Random(f"groups {seed}")
         self.current = self._state(described=False)
         self.wanted = self._state(described=True)
         scopes = [Scope(kind, self._rng.choice(PREFIXES)) for kind in ObjectKind if self._rng.random() < 0.5]
@@ -81,7 +82,16 @@ class World:
         }
         configs = {key: rng.choice(values) for key, values in CLUSTER_VALUES.items() if rng.random() < 0.5}
         acls = frozenset(self._acl() for _ in range(rng.randint(0, 6)))
-        return ClusterState(topics, acls, users, quotas, configs, self._links(described=described))
+        links, groups, metrics = self._links(described=described), self._named_configs(), self._named_configs()
+        return ClusterState(topics, acls, users, quotas, configs, links, groups, metrics)
+
+    def _named_configs(self) -> dict[str, dict[str, str]]:
+        rng = self._of_groups
+        return {
+            name: {key: rng.choice("12") for key in rng.sample(("x", "y"), rng.randint(1, 2))}
+            for name in LINKS
+            if rng.random() < 0.5
+        }
 
     def _links(self, *, described: bool) -> dict[str, dict[str, str | None]]:
         rng, links = self._of_links, dict[str, dict[str, str | None]]()
@@ -113,6 +123,8 @@ def applied(state: ClusterState, step: ApplyStep, wanted: ClusterState) -> Clust
         ObjectKind.QUOTA: "quotas",
         ObjectKind.CONFIG: "configs",
         ObjectKind.LINK: "links",
+        ObjectKind.GROUP: "groups",
+        ObjectKind.CLIENT_METRICS: "client_metrics",
     }[step.kind]
     objects = dict(getattr(state, field))
     if deletes:
@@ -124,7 +136,7 @@ def applied(state: ClusterState, step: ApplyStep, wanted: ClusterState) -> Clust
         objects[step.key] = UserState(int(change.after or ITERATIONS_DEFAULT))
     elif step.kind is ObjectKind.QUOTA:
         objects[step.key] = _values(objects.get(step.key, {}), step, float)
-    elif step.kind is ObjectKind.LINK:
+    elif step.kind in (ObjectKind.LINK, ObjectKind.GROUP, ObjectKind.CLIENT_METRICS):
         objects[step.key] = _values(objects.get(step.key, {}), step, str)
     else:
         (change,) = step.changes
@@ -186,6 +198,8 @@ def _not_as_described(wanted: ClusterState, end: ClusterState) -> list[str]:
             broken.append(f"user {key} is not as described")
     broken += [f"quotas of {key} are not as described" for key, q in wanted.quotas.items() if end.quotas.get(key) != q]
     broken += [f"{key} is not as described" for key, value in wanted.configs.items() if end.configs.get(key) != value]
+    for described, shown in ((wanted.groups, end.groups), (wanted.client_metrics, end.client_metrics)):
+        broken += [f"{name} is not as described" for name, configs in described.items() if shown.get(name) != configs]
     return broken + [f"{acl} is missing" for acl in wanted.acls - end.acls]
 
 
@@ -202,6 +216,8 @@ def _not_left_alone(world: World, end: ClusterState) -> list[str]:
         (ObjectKind.USER, before.users, wanted.users, end.users),
         (ObjectKind.QUOTA, before.quotas, wanted.quotas, end.quotas),
         (ObjectKind.CONFIG, before.configs, wanted.configs, end.configs),
+        (ObjectKind.GROUP, before.groups, wanted.groups, end.groups),
+        (ObjectKind.CLIENT_METRICS, before.client_metrics, wanted.client_metrics, end.client_metrics),
     ]
     for kind, had, described, has in groups:
         for key in had.keys() - described.keys():

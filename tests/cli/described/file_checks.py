@@ -6,6 +6,7 @@ Place: called for Headrace (test_commands.py) and for Apache Kafka (tests/compat
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ class Files:
 
     def plan(self, *words: str, status: int = 0) -> Any:
         return self.run("plan", "-f", str(self.folder), *words, status=status)
+
+    def moved(self, *words: str) -> tuple[str, str]:
+        """Return what `export --from-kafka` writes of this cluster, as a file and as comments on it."""
+        self._capsys.readouterr()
+        assert main(["cluster", "export", "--from-kafka", self._bootstrap, *words]) == 0
+        shown = self._capsys.readouterr()
+        return shown.out, shown.err
 
     def apply(self, *words: str, status: int = 0) -> Any:
         return self.run("apply", "-f", str(self.folder), *words, status=status)
@@ -141,6 +149,62 @@ def check_impossible(files: Files, *, refused_by_cluster: str) -> None:
     exported = files.run("export", "--only", "topics")
     assert "imp.c" not in {topic["name"] for topic in exported.get("topics", [])}
     (files.folder / "cluster.yaml").unlink()
+
+
+def check_named_configs(files: Files, empty: Files) -> None:
+    """Configs of a group and of a subscription are set, exported, applied elsewhere and pruned."""
+    groups = "{name: g, configs: {consumer.session.timeout.ms: 50000, share.auto.offset.reset: earliest}}"
+    metrics = "{name: m, configs: {interval.ms: 60000, match: [client_id=a.*, client_software_name=b]}}"
+    files.write(f"groupConfigs: [{groups}]\nclientMetrics: [{metrics}]")
+    assert {step["name"] for step in files.apply()} == {"configs of group g", "client metrics m"}
+    assert files.plan() == []
+    only = ("--only", "groupConfigs", "--only", "clientMetrics")
+    exported = files.run("export", *only)
+    (group,), (subscription,) = exported["groupConfigs"], exported["clientMetrics"]
+    assert group["configs"] == {"consumer.session.timeout.ms": 50000, "share.auto.offset.reset": "earliest"}
+    assert subscription["configs"]["match"] == "client_id=a.*,client_software_name=b"
+    empty.write(json.dumps(exported), "exported.json")
+    empty.apply()
+    assert empty.run("export", *only) == exported
+    files.write(f"groupConfigs: [{groups.replace(', share.auto.offset.reset: earliest', '')}]")
+    (step,) = files.apply()
+    assert step["changes"] == [{"field": "share.auto.offset.reset", "before": "earliest", "after": None}]
+    files.write("topics: []")
+    files.apply("--prune", "groupConfigs:g", "--prune", "clientMetrics", "--yes")
+    assert files.run("export", *only) == {}
+    for each in (files.folder / "cluster.yaml", empty.folder / "exported.json"):
+        each.unlink()
+
+
+def check_export_from_another(source: Files, target: Files) -> str:
+    """What --from-kafka writes of a cluster is refused until its users have passwords, and can be applied then.
+
+    The comments on stderr are returned; those of the file are the same.
+    """
+    target.write("topics: []")
+    target.apply(*(word for kind in ALL_KINDS for word in ("--prune", kind)), "--allow-data-loss", "--yes")
+    (target.folder / "cluster.yaml").unlink()
+    source.write(CLUSTER)
+    source.apply()
+    text, head = source.moved("--topics", "team.o.*")
+    assert [line.removeprefix("# ") for line in text.splitlines() if line.startswith("#")] == head.splitlines()
+    shutil.rmtree(target.folder / "secrets")
+    target.write(text, "moved.yaml")
+    for user in ("ann", "bob"):
+        assert f"user {user} " in target.apply("--dry-run", status=1)
+    (target.folder / "secrets").mkdir()
+    for user in ("ann", "bob"):
+        (target.folder / "secrets" / user).write_text(f"password of {user}\n")
+    steps = target.apply("--dry-run")
+    assert [step["name"] for step in steps if step["kind"] == "topics"] == ["topic team.orders"]
+    assert {step["kind"] for step in steps} >= {"topics", "users", "acls", "quotas"}
+    assert target.plan(status=2) == steps, "nothing was changed"
+    target.apply()
+    assert target.plan() == []
+    without_topics, _ = source.moved()
+    assert "topics:" not in without_topics
+    (target.folder / "moved.yaml").unlink()
+    return head
 
 
 def _interrupted(files: Files, monkeypatch: pytest.MonkeyPatch, after: int, *, answer_is_lost: bool = False) -> None:

@@ -18,7 +18,9 @@ from tests.cli.described.file_checks import (
     check_cluster_configs,
     check_emptied,
     check_export,
+    check_export_from_another,
     check_impossible,
+    check_named_configs,
 )
 from tests.forked_cluster import shared_cluster
 
@@ -50,6 +52,16 @@ def test_an_export_applied_to_an_empty_cluster_gives_the_same_export(
     target = Files(tmp_path / "empty", empty.bootstrap, capsys)
     check_export(files, target)
     check_cluster_configs(files, target)
+    check_named_configs(files, target)
+    check_emptied(files)
+
+
+def test_an_export_from_another_cluster_is_applied_once_its_users_have_passwords(
+    files: Files, empty: DevServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = Files(tmp_path / "target", empty.bootstrap, capsys)
+    head = check_export_from_another(files, target)
+    assert "put those of ann, bob into the files" in head
     check_emptied(files)
 
 
