@@ -124,13 +124,13 @@ spark-versions: setup ## the Spark tests with the oldest and later PySpark: make
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 
-torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n]
-	@$(BIN)/python -m tests.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
+torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n] [STORE=azure]
+	@$(BIN)/python -m tests.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 SECONDS_OF_COPYING = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),120)
 
-torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n]
-	@$(BIN)/python -m tests.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n] [STORE=azure]
+	@$(BIN)/python -m tests.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 torture-shares: setup ## share consumers of Kafka's Java client under faults: make torture-shares SECONDS=120 [SEED=n]
 	@$(BIN)/python -m tests.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.storage.blob import ContainerClient
 
 from headrace.config.free_ports import free_ports
 from tests.tools import AZURITE, FAKE_GCS, why_missing
@@ -35,11 +37,11 @@ def azurite_command(directory: Path, port: int, options: Sequence[str] = ()) -> 
     ]  # fmt: skip
 
 
-def fake_gcs_command(directory: Path, port: int) -> list[str]:
-    """The server on 127.0.0.1, with its data in `directory`; each folder there is a bucket."""
+def fake_gcs_command(port: int, *options: str) -> list[str]:
+    """The server on 127.0.0.1."""
     return [
-        str(FAKE_GCS), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-filesystem-root", str(directory),
-        "-public-host", f"127.0.0.1:{port}", "-log-level", "error",
+        str(FAKE_GCS), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port),
+        "-public-host", f"127.0.0.1:{port}", "-log-level", "error", *options,
     ]  # fmt: skip
 
 
@@ -71,12 +73,15 @@ def running_azurite(directory: Path, options: Sequence[str] = (), host: str = "h
         yield f"{host}:{port}/{ACCOUNT}"
 
 
-def create_container(url: str, container: str = CONTAINER, certificate: Path | None = None) -> None:
-    """Create a container of Azurite, by Microsoft's client."""
-    from azure.storage.blob import ContainerClient
+def container_client(url: str, container: str = CONTAINER, certificate: Path | None = None) -> ContainerClient:
+    """Microsoft's client of a container of Azurite."""
+    credential = AzureNamedKeyCredential(ACCOUNT, KEY)
+    return ContainerClient(url, container, credential=credential, connection_verify=str(certificate or "") or True)
 
-    verify = {} if certificate is None else {"connection_verify": str(certificate)}
-    with ContainerClient(url, container, credential={"account_name": ACCOUNT, "account_key": KEY}, **verify) as client:  # type: ignore[arg-type]
+
+def create_container(url: str, container: str = CONTAINER, certificate: Path | None = None) -> None:
+    """Create a container of Azurite."""
+    with container_client(url, container, certificate) as client:
         client.create_container()
 
 
@@ -101,7 +106,7 @@ def running_fake_gcs(directory: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     data = directory / "data"
     (data / GCS_BUCKET).mkdir(parents=True)
-    with running(fake_gcs_command(data, port), port, directory / "log"):
+    with running(fake_gcs_command(port, "-filesystem-root", str(data)), port, directory / "log"):
         yield f"http://127.0.0.1:{port}"
 
 

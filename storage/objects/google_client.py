@@ -50,12 +50,12 @@ from headrace.storage.objects.store import check_key
 ENDPOINT = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
-"""As Google's libraries know it: the address of an emulator, which is asked without a token."""
+"""As Google's libraries know it: the address of an emulator. Where it is set, no request has a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleOptions:
-    """`endpoint`: URL of the API; None: an emulator's by its variable, else Google's. InvalidError for invalid
+    """`endpoint`: URL of the API; None: the emulator's by its variable, else Google's. InvalidError for invalid
     values.
     """
 
@@ -74,8 +74,8 @@ class GoogleOptions:
 
     @property
     def emulator(self) -> str:
-        """The emulator's URL; empty: there is none, or an endpoint is set."""
-        named = "" if self.endpoint else os.environ.get(EMULATOR_VARIABLE, "")
+        """The emulator's URL; empty: there is none."""
+        named = os.environ.get(EMULATOR_VARIABLE, "")
         return named if not named or "://" in named else f"http://{named}"
 
     @property

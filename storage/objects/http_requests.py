@@ -46,6 +46,8 @@ CONNECT_TIMEOUT_S_MAX = 3.0
 DELETES_AT_ONCE = 32
 RENEW_BEFORE_S = 240.0
 """Google's metadata server has a new token from 5 minutes before the old one expires, as azure-identity does."""
+TOKEN_WAIT_S = 30.0
+"""The limit of one request's wait for a token; the renewal goes on."""
 RENEWAL_PAUSE_S = 10.0
 """After a renewal that failed, while the old token is still good."""
 DISTRUST_AFTER_S = 60.0
@@ -254,7 +256,9 @@ class SharedToken:
         if left_s < RENEW_BEFORE_S and self._renewal is None and (left_s <= 0 or self._may_renew()):
             self._renewal = asyncio.create_task(self._renew())
         if left_s <= 0 and (renewal := self._renewal) is not None:
-            await asyncio.wait({renewal})  # to be cancelled here does not cancel it for others
+            await asyncio.wait({renewal}, timeout=TOKEN_WAIT_S)  # to be cancelled here does not cancel it for others
+            if not renewal.done():
+                raise UnavailableError(f"no answer of the identity in {TOKEN_WAIT_S:g} s")
             if renewal.cancelled():
                 raise UnavailableError("store is closed: no token was asked for")
             if (failure := renewal.result()) is not None:
@@ -267,7 +271,7 @@ class SharedToken:
         """The store refused the token: forget it, and return whether another try is worth a request."""
         if self._clock.monotonic() - self._fetched_at < DISTRUST_AFTER_S:
             return False
-        self._token = None
+        self._token = self._token._replace(expires_s=0.0) if self._token else None
         return True
 
     async def close(self) -> None:
@@ -283,7 +287,10 @@ class SharedToken:
         return self._clock.monotonic() >= self._pause_until
 
     async def _renew(self) -> HeadraceError | None:
-        """Returns the failure for those who wait, because perhaps none does any more."""
+        """Returns the failure for those who wait, because perhaps none does any more.
+
+        Where there was a token, an identity that has none is an outage: its endpoint fails, not the set-up.
+        """
         try:
             self._token = await self._fetch()
             self._fetched_at = self._clock.monotonic()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.tools import why_missing as why_missing_tool
 from tests.torture.drills import DRILLS
 from tests.torture.faults import BUCKET_FAULTS, GAP_MEAN_S, KINDS, STEADY_KINDS
 from tests.torture.kills.report import print_kills
@@ -18,6 +19,7 @@ from tests.torture.kills.run import HEADRACE, TARGETS, KillsPlan, run_with_kills
 from tests.torture.report import print_outcome
 from tests.torture.run import TorturePlan, torture
 from tests.torture.run_directory import RunDirectory
+from tests.torture.servers import NEEDS, STORES
 from tests.torture.small_disk import why_missing
 from tests.torture.writers import DELIVERY_MS, installed
 
@@ -57,7 +59,10 @@ def main() -> int:
     parser.add_argument(
         "--directory", type=Path, help="an empty directory for logs and data; without it they stay if the run fails"
     )
+    parser.add_argument("--store", choices=STORES, default="s3", help="which object storage")
     args = parser.parse_args()
+    if args.store != "s3" and (reason := why_missing_tool(NEEDS[args.store])):
+        parser.error(reason)
     every = (*KINDS, *BUCKET_FAULTS)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
     chosen = _named(args.drills, DRILLS) if args.drills is not None else _usual_drills(args)
@@ -87,6 +92,7 @@ def main() -> int:
         leaders_stay=args.leaders_stay,
         leaders_move=args.leaders_move,
         directory=place.path,
+        store=args.store,
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(chosen) or 'none'}", flush=True)
     outcome = asyncio.run(torture(plan, partial(print, flush=True)))

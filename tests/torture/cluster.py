@@ -26,7 +26,7 @@ from tests.torture.drills import PostgresDrills, drills
 from tests.torture.faults import AGENT_NAMES, BUCKET_FAULTS, LINK_FAULTS, Fault
 from tests.torture.held_snapshot import HeldSnapshot
 from tests.torture.proxy import FaultProxy
-from tests.torture.servers import BUCKET, S3Server
+from tests.torture.servers import STORES
 from tests.torture.small_disk import SmallDisk
 
 SETTINGS: dict[str, object] = {
@@ -63,6 +63,7 @@ class TortureCluster:
 
     `fills_disk`: Postgres gets a small disk. `holds_snapshot`: a transaction keeps the oldest snapshot it can have.
     `settings`: of the agents, besides SETTINGS. `zones`: of the agents, in their order; empty: none.
+    `store`: of STORES; its proxy is called s3 for each.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class TortureCluster:
         holds_snapshot: bool = False,
         settings: Mapping[str, object] = MappingProxyType({}),
         zones: Sequence[str] = (),
+        store: str = "s3",
     ) -> None:
         self._directory = directory
         self._settings = settings
@@ -85,7 +87,7 @@ class TortureCluster:
         self._fills_disk = fills_disk
         self._holds_snapshot = holds_snapshot
         self.snapshot: HeldSnapshot | None = None
-        self.s3 = S3Server(directory)
+        self.s3 = STORES[store](directory)
         self.links = [FaultProxy(self._rng) for _ in AGENT_NAMES]
         """To Postgres, in the order of the agents."""
         self.proxies = {name: [FaultProxy(self._rng)] for name in ("s3", *AGENT_NAMES)} | {"postgres": self.links}
@@ -104,13 +106,7 @@ class TortureCluster:
                 await proxy.start()
                 started.push_async_callback(proxy.close)
             self.proxies["s3"][0].target = self.s3.port
-            bucket: dict[str, object] = {
-                "bucket": f"s3://{BUCKET}/run",
-                "s3.region": "us-east-1",
-                "s3.path.style": True,
-            }
-            direct = bucket | {"s3.endpoint": f"http://127.0.0.1:{self.s3.port}"}
-            self.commands = Commands(direct, self._directory)
+            self.commands = Commands(self.s3.settings(self.s3.port), self._directory)
             self.drills = PostgresDrills(servers, self.links, self.commands, disk, random.Random(self._seed))
             self.drills.connect()
             cluster_id = formatted_cluster_id(self.drills.url)
@@ -120,15 +116,10 @@ class TortureCluster:
                 self.snapshot = HeldSnapshot(lambda: self.drills.url_if_running)
                 holding = asyncio.create_task(self.snapshot.hold())
                 started.callback(holding.cancel)
-            settings = (
-                SETTINGS
-                | dict(self._settings)
-                | bucket
-                | {"s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'][0].port}"}
-            )
+            bucket = self.s3.settings(self.proxies["s3"][0].port)
+            settings = SETTINGS | dict(self._settings) | bucket
             url = servers.tcp_url(PRIMARY, self.links[0].port)
-            of_bucket = {name: value for name, value in settings.items() if name in bucket or name == "s3.endpoint"}
-            self.operator_settings = {"metastore.url": url, **of_bucket}
+            self.operator_settings = {"metastore.url": url, **bucket}
             for name, agent in self._make_agents(settings, servers).items():
                 started.push_async_callback(agent.stop)
                 self.agents[name] = agent

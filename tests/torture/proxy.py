@@ -5,7 +5,7 @@ Fault model, per window of time:
   mute       requests pass, replies are swallowed, then the connection is reset: stored, but the sender does not know
   half_open  connections stay open and transfer nothing in either direction; neither side notices
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
-  slow_down  each HTTP request is answered 503 SlowDown, as S3 does under load, and its connection is closed
+  slow_down  each HTTP request is answered 503, as S3 and Azure do under load, and its connection is closed
   deny_puts  each PUT is answered 403 AccessDenied, as by rights that were taken away; all else passes
   alter      in half of the chunks of S3's answers to ranged GETs, some bytes of the body are others
 and at once:
@@ -29,8 +29,8 @@ _REASON = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate
 _ANSWER = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _REFUSED = {
-    "slow_down": (_METHODS, _ANSWER % (b"503 Slow Down", len(_REASON), _REASON)),
-    "deny_puts": ((b"PUT ",), _ANSWER % (b"403 Forbidden", len(_DENIED), _DENIED)),
+    "slow_down": (_METHODS, _ANSWER % (b"503 Slow Down\r\nx-ms-error-code: ServerBusy", len(_REASON), _REASON)),
+    "deny_puts": ((b"PUT ", b"POST /upload/"), _ANSWER % (b"403 Forbidden", len(_DENIED), _DENIED)),
 }
 """Faults that answer instead of the server: the requests, and the answer."""
 _HEAD, _PARTIAL, _BODY = b"HTTP/1.1 ", b"HTTP/1.1 206 ", b"\r\n\r\n"

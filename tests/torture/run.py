@@ -60,6 +60,8 @@ class TorturePlan:
     """Whether leaders move there and back again all the time (tests/torture/moves.py)."""
     directory: Path | None = None
     """An empty directory that keeps logs and data; None for one that goes with the run."""
+    store: str = "s3"
+    """One of STORES (tests/torture/servers.py)."""
 
 
 @dataclass
@@ -125,6 +127,7 @@ async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> Tort
             fills_disk="disk_full" in plan.drills,
             holds_snapshot=plan.holds_snapshot,
             settings={**LOW_LATENCY, **(LONG_LEASES if plan.leaders_stay else {})},
+            store=plan.store,
         )
         async with made as cluster, AsyncExitStack() as leaving:
             for writer in writers:

@@ -16,6 +16,7 @@ from tests.torture.drills import DRILLS as EVERY_DRILL
 from tests.torture.faults import BUCKET_FAULTS, KINDS
 from tests.torture.report import print_reasons
 from tests.torture.run_directory import RunDirectory
+from tests.torture.servers import NEEDS, STORES
 from tests.transactional_copy.run import DRILLS, FAULTS, CopyOutcome, CopyPlan, copy_under_faults
 from tests.transactional_copy.verdict import KnownOutcome
 
@@ -35,7 +36,10 @@ def main() -> int:
     parser.add_argument(
         "--directory", type=Path, help="an empty directory for logs and data; without it they stay if the run fails"
     )
+    parser.add_argument("--store", choices=STORES, default="s3", help="which object storage")
     args = parser.parse_args()
+    if args.store != "s3" and (reason := why_missing(NEEDS[args.store])):
+        parser.error(reason)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
     reason = "not asked for" if args.without_java else why_missing("kafka-clients")
     if reason:
@@ -49,6 +53,7 @@ def main() -> int:
         drills=_named(args.drills, [drill for drill in EVERY_DRILL if drill != "disk_full"]),
         with_java=not reason,
         directory=place.path,
+        store=args.store,
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(plan.drills) or 'none'}", flush=True)
     outcome = asyncio.run(copy_under_faults(plan, partial(print, flush=True)))

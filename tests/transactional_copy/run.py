@@ -79,6 +79,8 @@ class CopyPlan:
     with_java: bool = True
     directory: Path | None = None
     """An empty directory that keeps logs and data; None for one that goes with the run."""
+    store: str = "s3"
+    """One of STORES (tests/torture/servers.py)."""
 
 
 @dataclass
@@ -124,7 +126,8 @@ async def copy_under_faults(plan: CopyPlan, say: Callable[[str], None] = print) 
         os.chmod(directory, 0o711)  # started by root, Postgres runs as another user and must get through
         classes = await asyncio.to_thread(_compile, directory / "classes") if plan.with_java else None
         writer = Writer("confluent", installed()[0]["confluent"], directory / "writer.log")
-        async with TortureCluster(directory, plan.seed, settings=SETTINGS) as cluster, AsyncExitStack() as leaving:
+        made = TortureCluster(directory, plan.seed, settings=SETTINGS, store=plan.store)
+        async with made as cluster, AsyncExitStack() as leaving:
             await asyncio.to_thread(_create_topics, cluster.bootstrap)
             leaving.push_async_callback(writer.stop)
             copiers = [
