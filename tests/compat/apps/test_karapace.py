@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.main import main
 from headrace.config.free_ports import free_ports
+from load.dev_server import DevServer
 from tests.compat.apps.app import App, is_compacted, was_cleaned
 from tests.examples import changed, settings
 from tests.tools.python_apps import python_of
@@ -26,6 +28,8 @@ key.
 DELETED = SUBJECTS
 """A subject that is deleted. Karapace gives its ids again once its records are cleaned."""
 LEVELS = ("FULL", "BACKWARD")
+MOVED = (DELETED + 1, DELETED + 2)
+"""Subjects of the registry that moves."""
 
 
 class Registry:
@@ -99,3 +103,30 @@ def test_schemas_and_configs_are_read_from_the_cleaned_topic(bootstrap: str, tmp
         app.until(registry.is_up, "the registry is up again")
         assert registry.state() == before
         assert registry.register(0, VERSIONS) not in ids, "no id of a kept schema is given again"
+
+
+@pytest.mark.requirement("X14")
+def test_a_registry_that_moves_by_a_link_finds_its_schemas(kafka_cluster: str, tmp_path: Path) -> None:
+    """`_schemas` is copied while the registry still writes at the source; after the promotion it goes on here."""
+    old = Registry(kafka_cluster, tmp_path / "old.log")
+    with DevServer(tmp_path / "dev") as server:
+        here = server.bootstrap
+        with old.started() as app:
+            app.until(old.is_up, "the registry is up at the source")
+            ids = [old.register(subject, version) for version in range(VERSIONS - 1) for subject in MOVED]
+            _link(here, "create", "old", "--from", kafka_cluster, "--topics", "_schemas")
+            ids += [old.register(subject, VERSIONS - 1) for subject in MOVED]
+            for subject, level in zip(MOVED, LEVELS, strict=True):
+                old.ask(f"/config/subject-{subject}", {"compatibility": level}, "PUT")
+            before = old.state()
+        for words in (("show", "old", "--follow"), ("verify", "old"), ("promote", "old"), ("drop", "old")):
+            _link(here, *words)
+        new = Registry(here, tmp_path / "new.log")
+        with new.started() as app:
+            app.until(new.is_up, "the registry is up here")
+            assert new.state() == before
+            assert new.register(MOVED[0], VERSIONS) not in ids
+
+
+def _link(bootstrap: str, *words: str) -> None:
+    assert main(["link", *words, "-b", bootstrap]) == 0
