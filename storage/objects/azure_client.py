@@ -98,9 +98,9 @@ class _Identity:
             return {}
         return {"Authorization": f"Bearer {await self._token.value()}"}
 
-    def refused(self) -> bool:
-        """Return whether to try again with another token."""
-        return not self._fixed and self._token.refused()
+    def refused(self, used: str) -> bool:
+        """Return whether to try again with another token than `used`."""
+        return not self._fixed and self._token.refused(used)
 
     async def close(self) -> None:
         await self._token.close()
@@ -180,7 +180,7 @@ class AzureClient:
         size: int = 0,
     ) -> Answer:
         """The answer of success; every other one is an error. With `query` it is about the container or the account."""
-        signature = await self._identity.signature()
+        signature, said = await self._identity.signature(), await self._identity.headers()
         if query is None:
             target = f"{self._container}/{quoted(self.name(key))}"
         else:
@@ -192,7 +192,7 @@ class AzureClient:
             URL(f"{target}?{parameters}" if parameters else target, encoded=True),
             what,
             {
-                **(await self._identity.headers()),
+                **said,
                 "x-ms-version": VERSION,
                 "x-ms-date": self._date(),
                 "User-Agent": "headrace",
@@ -209,7 +209,7 @@ class AzureClient:
         code = answer.headers.get("x-ms-error-code", "")
         text = f"store refused: {what} status={answer.status} code={code}"
         kind = refusal_kind(code, answer.status)
-        if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused():
+        if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused(said.get("Authorization", signature)):
             kind = UnavailableError
         if kind is InvalidError:
             text += f" check={_CHECKS.get(code) or _CHECKS.get(str(answer.status)) or _CHECK_ANYTHING}"

@@ -95,9 +95,9 @@ class _Identity:
     async def headers(self) -> dict[str, str]:
         return {} if self._is_anonymous else {"Authorization": f"Bearer {await self._token.value()}"}
 
-    def refused(self) -> bool:
-        """Return whether to try again with another token."""
-        return not self._is_anonymous and self._token.refused()
+    def refused(self, used: str) -> bool:
+        """Return whether to try again with another token than `used`."""
+        return not self._is_anonymous and self._token.refused(used)
 
     async def close(self) -> None:
         await self._token.close()
@@ -186,7 +186,7 @@ class GoogleClient:
         if kind is NotFoundError and not self._bucket_exists and await self._lacks_bucket(operation, said):
             kind = InvalidError
             text = text.replace(f"code={reason}", "code=NoSuchBucket")
-        if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused():
+        if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused(sent.get("Authorization", "")):
             kind = UnavailableError
         if kind is InvalidError:
             text += f" said={said[:200]!r} check={_CHECKS.get(answer.status, 'bucket and gcs.endpoint')}"

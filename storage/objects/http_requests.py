@@ -3,7 +3,8 @@
 Place: under azure.py and google.py, which know addresses, headers and error codes; S3's requests are aioboto3's.
 Invariant of a body: it is written once, completely, from its first byte. After a byte may have been sent, `consumed`
 is true and stays true: aiohttp then does not repeat the request by itself (its own duplicate would make a conditional
-put fail), and a failure leaves the outcome unknown.
+put fail), and a failure leaves the outcome unknown. Requests without a body may be sent once more by aiohttp if their
+connection broke before an answer: reads and deletions, which may be repeated.
 Invariant of errors: UnavailableError and ThrottledError are raised only if the request certainly changed nothing.
 Invariant of a token: it is asked for once at a time, by all who wait; a request that is cancelled does not end the
 renewal for others. It is renewed RENEW_BEFORE_S before it expires, while requests still use the old one.
@@ -263,15 +264,18 @@ class SharedToken:
                 raise UnavailableError("store is closed: no token was asked for")
             if (failure := renewal.result()) is not None:
                 raise failure
-        if self._token is None:
-            raise UnavailableError("the token was refused while it was renewed")
+        assert self._token is not None
         return self._token.value
 
-    def refused(self) -> bool:
-        """The store refused the token: forget it, and return whether another try is worth a request."""
+    def refused(self, used: str) -> bool:
+        """The store refused the token, with which `used` ends: return whether another one is worth a request, or is
+        there already.
+        """
+        if self._token is None or not used.endswith(self._token.value):
+            return True
         if self._clock.monotonic() - self._fetched_at < DISTRUST_AFTER_S:
             return False
-        self._token = self._token._replace(expires_s=0.0) if self._token else None
+        self._token = self._token._replace(expires_s=0.0)
         return True
 
     async def close(self) -> None:
