@@ -29,6 +29,7 @@ def why_inconsistent(settings: Settings) -> str | None:
             "group.consumer.heartbeat.interval.ms", beat, "group.consumer.session.timeout.ms", session, or_equal=False
         )
         or _why_share_groups_are_inconsistent(settings)
+        or _why_streams_groups_are_inconsistent(settings)
         or _why_not_less(
             "group.min.session.timeout.ms",
             settings.group_min_session_timeout_ms,
@@ -54,6 +55,25 @@ def _why_share_groups_are_inconsistent(settings: Settings) -> str | None:
             return reason
     return _why_not_less(
         "group.share.heartbeat.interval.ms", beat, "group.share.session.timeout.ms", session, or_equal=False
+    )
+
+
+def _why_streams_groups_are_inconsistent(settings: Settings) -> str | None:
+    session, beat = settings.group_streams_session_timeout_ms, settings.group_streams_heartbeat_interval_ms
+    bounds = (
+        ("session.timeout.ms", session),
+        ("heartbeat.interval.ms", beat),
+        ("assignment.interval.ms", settings.group_streams_assignment_interval_ms),
+    )
+    for name, value in bounds:
+        low, high = (getattr(settings, f"group_streams_{b}_{name.replace('.', '_')}") for b in ("min", "max"))
+        if reason := _why_outside(f"group.streams.{{}}{name}", value, low, high):
+            return reason
+    standbys, most = settings.group_streams_num_standby_replicas, settings.group_streams_max_standby_replicas
+    return _why_not_less(
+        "group.streams.heartbeat.interval.ms", beat, "group.streams.session.timeout.ms", session, or_equal=False
+    ) or _why_not_less(
+        "group.streams.num.standby.replicas", standbys, "group.streams.max.standby.replicas", most, or_equal=True
     )
 
 

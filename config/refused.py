@@ -35,8 +35,8 @@ _NO_OFFSETS_TOPIC = "there is no topic __consumer_offsets: groups and their offs
 _NO_STATE_TOPIC = "there is no topic __transaction_state: transactions are stored in metastore.url"
 _ALWAYS_VERIFIED = "each transactional batch is checked when it is committed"
 _NO_TWO_PHASES = "two-phase commit with an external coordinator (KIP-939) is not supported"
+_ALWAYS_SERVED = "classic and consumer groups are always served, others by share.version and streams.version"
 _NO_SHARE_GROUPS = "share groups have one assignor, and their state is in metastore.url"
-_NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
 _NO_TIERING = "all data goes into object storage: there is no other tier to move it to"
 _NO_QUOTAS = "quotas are kept by token buckets with a burst of one second, ten for controller_mutation_rate"
@@ -76,8 +76,8 @@ _REFUSED = {
     "group.consumer.max.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "group.consumer.min.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "group.consumer.regex.refresh.interval.ms": "patterns are matched again when topics come or go",
-    "group.coordinator.new.enable": "both group protocols are always served",
-    "group.coordinator.rebalance.protocols": "both group protocols are always served",
+    "group.coordinator.new.enable": _ALWAYS_SERVED,
+    "group.coordinator.rebalance.protocols": _ALWAYS_SERVED,
     "group.coordinator.": "groups are stored in metastore.url: there is no group log to write, load or buffer",
     "group.share.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "group.share.assignors": _NO_SHARE_GROUPS,
@@ -86,7 +86,6 @@ _REFUSED = {
     "group.share.max.groups": "max.committed.offsets limits what groups of all types store",
     "group.share.min.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "group.share.persister.class.name": _NO_PLUGINS,
-    "group.streams.": _NO_STREAMS_GROUPS,
     "internal.": "a setting of Kafka's own tests",
     "inter.broker.protocol.version": "each feature has its level, which UpdateFeatures changes",
     "kafka.host": "replaced by listeners",

@@ -1050,6 +1050,49 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             description=("Share sessions of an agent at most; beyond it SHARE_SESSION_LIMIT_REACHED."),
         ),
     ] = field(default=2_000, name="group.share.max.share.sessions")
+    group_streams_session_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="A member of a streams group without a heartbeat for this time is removed."),
+    ] = field(default=45_000, name="group.streams.session.timeout.ms")
+    group_streams_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest streams.session.timeout.ms of a group.")
+    ] = field(default=45_000, name="group.streams.min.session.timeout.ms")
+    group_streams_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest streams.session.timeout.ms of a group.")
+    ] = field(default=60_000, name="group.streams.max.session.timeout.ms")
+    group_streams_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of streams groups.")
+    ] = field(default=5_000, name="group.streams.heartbeat.interval.ms")
+    group_streams_min_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest streams.heartbeat.interval.ms of a group.")
+    ] = field(default=5_000, name="group.streams.min.heartbeat.interval.ms")
+    group_streams_max_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest streams.heartbeat.interval.ms of a group.")
+    ] = field(default=15_000, name="group.streams.max.heartbeat.interval.ms")
+    group_streams_max_size: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Members of a streams group at most; beyond it GROUP_MAX_SIZE_REACHED."),
+    ] = field(default=2_147_483_647, name="group.streams.max.size")
+    group_streams_num_standby_replicas: Annotated[
+        NonNegativeInt, Meta(extra=CLUSTER, description="Standbys of each task with state, in streams groups.")
+    ] = field(default=0, name="group.streams.num.standby.replicas")
+    group_streams_max_standby_replicas: Annotated[
+        NonNegativeInt, Meta(extra=CLUSTER, description="Largest streams.num.standby.replicas of a group.")
+    ] = field(default=2, name="group.streams.max.standby.replicas")
+    group_streams_initial_rebalance_delay_ms: Annotated[
+        NonNegativeInt,
+        Meta(extra=CLUSTER, description="An empty streams group waits this long for more members before it assigns."),
+    ] = field(default=3_000, name="group.streams.initial.rebalance.delay.ms")
+    group_streams_assignment_interval_ms: Annotated[
+        NonNegativeInt,
+        Meta(extra=CLUSTER, description="Two assignments of a streams group are this far apart."),
+    ] = field(default=1_000, name="group.streams.assignment.interval.ms")
+    group_streams_min_assignment_interval_ms: Annotated[
+        NonNegativeInt, Meta(extra=CLUSTER, description="Smallest streams.assignment.interval.ms of a group.")
+    ] = field(default=0, name="group.streams.min.assignment.interval.ms")
+    group_streams_max_assignment_interval_ms: Annotated[
+        NonNegativeInt, Meta(extra=CLUSTER, description="Largest streams.assignment.interval.ms of a group.")
+    ] = field(default=15_000, name="group.streams.max.assignment.interval.ms")
     group_max_size: Annotated[
         PositiveInt,
         Meta(extra=CLUSTER, description="Members of a classic group at most; beyond it GROUP_MAX_SIZE_REACHED."),

@@ -22,7 +22,6 @@ MISSING = "\n| not served (key) | why |\n| --- | --- |\n"
 _NO_QUORUM = "between Kafka's controllers and brokers; here both use the metastore"
 _NO_REPLICAS = "agents have no replicas and no local disks"
 _SHARE_STATE = "between Kafka's brokers: the state of share groups is in the metastore"
-_STREAMS = "streams groups are not supported: Kafka Streams uses classic groups"
 _TELEMETRY = "if it were advertised, clients would send telemetry that is not used"
 
 WHY_NOT: dict[int, str] = {
@@ -31,7 +30,6 @@ WHY_NOT: dict[int, str] = {
     **dict.fromkeys((71, 72), _TELEMETRY),
     73: _NO_REPLICAS,
     **dict.fromkeys((83, 84, 85, 86, 87), _SHARE_STATE),
-    **dict.fromkeys((88, 89), _STREAMS),
 }
 """Kafka's API keys that are not served, each with the reason."""
 

@@ -9,7 +9,7 @@ from typing import Never
 
 from headrace.agent.apis.api_row import ApiRow
 from headrace.agent.apis.cluster import ACCESS_ROWS, CLUSTER_ROWS, METADATA_ROWS
-from headrace.agent.apis.groups import GROUP_ROWS, SHARE_GROUP_ROWS, SHARE_RECORD_ROWS
+from headrace.agent.apis.groups import GROUP_ROWS, SHARE_GROUP_ROWS, SHARE_RECORD_ROWS, STREAMS_GROUP_ROWS
 from headrace.agent.apis.links import LINK_ROWS
 from headrace.agent.apis.offsets import OFFSET_ROWS
 from headrace.agent.apis.parts import BrokerParts, GroupParts
@@ -29,7 +29,12 @@ BROKER_ROWS: dict[int, ApiRow[BrokerParts]] = {
     **LINK_ROWS,
 }
 """What any agent answers by itself."""
-COORDINATOR_ROWS: dict[int, ApiRow[GroupParts]] = {**GROUP_ROWS, **OFFSET_ROWS, **SHARE_GROUP_ROWS}
+COORDINATOR_ROWS: dict[int, ApiRow[GroupParts]] = {
+    **GROUP_ROWS,
+    **OFFSET_ROWS,
+    **SHARE_GROUP_ROWS,
+    **STREAMS_GROUP_ROWS,
+}
 """Every API about groups: the coordinator answers, or all agents."""
 ROWS: dict[int, ApiRow[Never]] = {**BROKER_ROWS, **COORDINATOR_ROWS}
 """Every API of a broker's listeners, for those who do not make handlers."""

@@ -9,8 +9,9 @@ Source: Kafka 4.1, KafkaApis and ControllerApis.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -100,14 +101,25 @@ def group_operations(ask: GatedRequest, group: Any) -> Any:
     return dataclasses.replace(group, authorized_operations=ask.access.operations(_GROUP, group.group_id))
 
 
-def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
-    """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
+def _assigned_topics(group: Any) -> Iterator[list[str]]:
+    """Yield the topics of each member."""
+    for member in group.members:
+        kinds = filter(None, (getattr(member, kind, None) for kind in _ASSIGNMENTS))
+        yield [each.topic_name for assignment in kinds for each in assignment.topic_partitions]
+
+
+TopicsOfGroup = Callable[[Any], Iterable[list[str]]]
+"""The topics that a description of a group names, in parts."""
+
+
+def describe_groups(ask: GatedRequest, topics: TopicsOfGroup, hidden: str) -> Awaitable[Response]:
+    """Describe as Kafka does: a group with a topic that the client may not describe is not described at all. `hidden`:
+    why not, for the client.
+    """
 
     async def shown(group: Any, slices: WorkSlices) -> Any:
         names = set[str]()
-        for member in group.members:
-            kinds = filter(None, (getattr(member, kind, None) for kind in _ASSIGNMENTS))
-            found = [each.topic_name for assignment in kinds for each in assignment.topic_partitions]
+        for found in topics(group):
             names.update(found)
             await slices.did(ELEMENT_UNITS + len(found))
         for name in await slices.in_order(list(names)):
@@ -119,7 +131,7 @@ def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
             return group_operations(ask, group)
         await slices.did(DENIED_UNITS)
         refused = ask.refused("groups", group.group_id, _TOPIC_DENIED)
-        return dataclasses.replace(refused, error_message=_HIDDEN_TOPICS)
+        return dataclasses.replace(refused, error_message=hidden)
 
     async def change(entity: Any) -> Any:
         slices = WorkSlices()
@@ -157,7 +169,7 @@ HEARTBEAT_CHECKS = (
     Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all subscribed names"),
 )
 DESCRIBE_WITH_TOPICS = Rule(
-    _describe_with_topics,
+    partial(describe_groups, topics=_assigned_topics, hidden=_HIDDEN_TOPICS),
     (
         Check(AclOperation.DESCRIBE, _GROUP, _GROUP_DENIED, "each group"),
         Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all topics that are assigned in the group"),

@@ -1,8 +1,8 @@
-"""The APIs of groups: classic ones, consumer groups, share groups.
+"""The APIs of groups: classic ones, consumer groups, share groups, streams groups.
 
 Place: rows of all_apis.py, except those of committed offsets (offsets.py). SHARE_RECORD_ROWS are served on any
 agent, the other rows at the group's coordinator.
-Source: KIP-932 (share groups).
+Source: KIP-932 (share groups), KIP-1071 (streams groups).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from headrace.agent.apis.api_row import (
     HEARTBEAT_CHECKS,
     OPERATIONS_UNITS,
     ApiRow,
+    describe_groups,
     group_operations,
     heartbeat_with_topics,
     refused_topic,
@@ -58,6 +59,8 @@ from headrace.agent.groups.share.offsets import (
     DeleteShareGroupOffsets,
     DescribeShareGroupOffsets,
 )
+from headrace.agent.groups.streams.coordinator import StreamsGroupHeartbeat, topic_names
+from headrace.agent.groups.streams.describe_request import StreamsGroupDescribe
 from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.agent.peers.forwarding.forwarding import Elements, Whole
 from headrace.protocol.api_keys import ApiKey
@@ -271,5 +274,52 @@ SHARE_GROUP_ROWS: dict[int, ApiRow[GroupParts]] = {
         ),
         deleted_share_offsets,
         _BY_FIRST_FIELD,
+    ),
+}
+
+
+_HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+
+
+async def _streams_heartbeat(ask: GatedRequest) -> Response:
+    if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
+        return await ask.refuse(_GROUP_DENIED)
+    slices = WorkSlices()
+    for name in topic_names(ask.entity):
+        await slices.did(TOPIC_UNITS)
+        if not ask.allows(AclOperation.DESCRIBE, _TOPIC, name):
+            return await ask.refuse(_TOPIC_DENIED)
+    return await ask.pass_on()
+
+
+def _topics_of_topology(group: Any) -> Iterator[list[str]]:
+    for part in () if group.topology is None else group.topology.subtopologies or ():
+        internal = (*part.repartition_source_topics, *part.state_changelog_topics)
+        yield [*part.source_topics, *part.repartition_sink_topics, *(topic.name for topic in internal)]
+
+
+STREAMS_GROUP_ROWS: dict[int, ApiRow[GroupParts]] = {
+    ApiKey.STREAMS_GROUP_HEARTBEAT: ApiRow(
+        lambda of: StreamsGroupHeartbeat(of.groups, of.streams_groups, of.internal_topics),
+        Rule(
+            _streams_heartbeat,
+            (
+                Check(AclOperation.READ, _GROUP, _GROUP_DENIED),
+                Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all topics of the topology"),
+                Check(AclOperation.CREATE, _TOPIC, None, "all missing internal topics; or on the cluster"),
+            ),
+        ),
+        route=_BY_FIRST_FIELD,
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: ApiRow(
+        lambda of: StreamsGroupDescribe(of.administration, of.streams_groups.rules),
+        Rule(
+            partial(describe_groups, topics=_topics_of_topology, hidden=_HIDDEN_TOPICS),
+            (
+                Check(AclOperation.DESCRIBE, _GROUP, _GROUP_DENIED, "each group"),
+                Check(AclOperation.DESCRIBE, _TOPIC, _TOPIC_DENIED, "all topics of the group's topology"),
+            ),
+        ),
+        route=Elements("group_ids", "groups"),
     ),
 }

@@ -32,6 +32,8 @@ from headrace.agent.groups.share.coordinator import ShareGroups
 from headrace.agent.groups.share.offsets import ShareOffsets
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.streams.coordinator import StreamsGroups
+from headrace.agent.groups.streams.internal_topics import InternalTopics
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.topics.counts.count_changes import PartitionCounts
@@ -117,6 +119,8 @@ class GroupParts:
     share_rules: ShareGroupRules
     share_owner: ShareOwner
     share_offsets: ShareOffsets
+    streams_groups: StreamsGroups
+    internal_topics: InternalTopics
 
     @property
     def memory_in_use(self) -> Mapping[str, Callable[[], float]]:
@@ -133,5 +137,6 @@ class GroupParts:
     async def close(self) -> None:
         """Let all groups go; see HeldGroups.close. What members of share groups were answered is in the bucket then."""
         self.share_owner.record_answered()
+        await self.internal_topics.close()
         await self.groups.close()
         await self.share_owner.answered.close()

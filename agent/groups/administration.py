@@ -34,7 +34,7 @@ from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.offsets.judged_offsets import resolve
 from headrace.agent.limits.client_texts import storable
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.metastore.api.groups import GroupApi, GroupListing
+from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
@@ -134,7 +134,7 @@ class GroupAdministration:
             if not group.keeps_offsets:
                 return ErrorCode.group_id_not_found
             active = group.state_name != EMPTY
-            if active and group.protocol_type != CONSUMER:
+            if active and group.kind is GroupKind.CLASSIC and group.protocol_type != CONSUMER:
                 return ErrorCode.non_empty_group
             subscribed = group.subscribed_topics() if active else frozenset()
             in_use = {topic for topic in keys_by_topic if subscribed is None or topic in subscribed}

@@ -72,6 +72,11 @@ class GroupMetrics:
             registry=registry,
         )
         self.loaded, self.load_barred, self.load_failed = (loads.labels(o) for o in ("loaded", "barred", "failed"))
+        self.streams_rebalances = Counter(
+            "headrace_streams_group_rebalances_total",
+            "New epochs of streams groups; Kafka's streams-group-rebalance-count",
+            registry=registry,
+        )
         self.let_go = Counter("headrace_group_let_go_total", "Groups that this agent released", registry=registry)
         self.saves_failed = Counter(
             "headrace_group_saves_failed_total", "Saves that the metastore refused or did not answer", registry=registry

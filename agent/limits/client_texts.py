@@ -9,6 +9,17 @@ a broker answers UNKNOWN_SERVER_ERROR to an OffsetCommit of a longer one.
 
 from __future__ import annotations
 
+import re
+
+TOPIC_NAME_LENGTH_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_topic_name(text: str) -> bool:
+    """Return whether a topic can have this name, by Kafka's rules."""
+    return text not in (".", "..") and len(text) <= TOPIC_NAME_LENGTH_MAX and _LEGAL.fullmatch(text) is not None
+
+
 ID_BYTES_MAX = 2_000
 """UTF-8: a key of an index in Postgres has no place for more than 2,704 bytes."""
 _STORED_CHARACTERS_MAX = 1_000_000

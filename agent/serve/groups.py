@@ -39,6 +39,9 @@ from headrace.agent.groups.share.offsets import ShareOffsets
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
+from headrace.agent.groups.streams.coordinator import StreamsGroups
+from headrace.agent.groups.streams.internal_topics import InternalTopics
+from headrace.agent.groups.streams.rules import StreamsGroupRules
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.metrics import limits_reached
 from headrace.agent.peers.channel import SHARE_TURN_KEY
@@ -84,11 +87,15 @@ def compose_groups(
     share_rules = ShareGroupRules(settings, lambda: cluster.image)
     share_metrics = ShareMetrics(registry)
     share_groups = ShareGroups(api.groups, cluster, clock, share_rules, share_metrics.rebalances.inc)
+    metrics = GroupMetrics(registry)
+    streams_rules = StreamsGroupRules(settings, lambda: cluster.image)
+    streams_groups = StreamsGroups(api.groups, cluster, clock, streams_rules, metrics.streams_rebalances.inc)
     restore = {
         None: restore_classic,
         GroupKind.CLASSIC: restore_classic,
         GroupKind.CONSUMER: consumer_groups.restore,
         GroupKind.SHARE: share_groups.restore,
+        GroupKind.STREAMS: streams_groups.restore,
     }
     metrics = GroupMetrics(registry)
     memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
@@ -114,6 +121,8 @@ def compose_groups(
         consumer_groups=consumer_groups,
         share_groups=share_groups,
         share_rules=share_rules,
+        streams_groups=streams_groups,
+        internal_topics=InternalTopics(clock, authorizer),
         share_owner=share_owner,
         share_offsets=ShareOffsets(api.groups, administration, share_owner, partial(share_groups.create, groups)),
     )

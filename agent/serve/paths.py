@@ -48,7 +48,7 @@ from headrace.agent.topics.counts.count_changes import PartitionCounts
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.metadata_response import CountsOfTopics
-from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_creation import CreateForGroup, TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.config.listeners import listeners
@@ -252,6 +252,7 @@ class RequestPaths:
             lambda: TopicDefaults.of(in_force.current()),
             self._count_limit,
         )
+        self._groups.internal_topics.create = CreateForGroup(creation, base.quotas.mutations)
         return BrokerParts(
             cluster=cluster,
             metastore=context.metastore,

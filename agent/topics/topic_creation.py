@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -24,8 +24,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.quotas.enforcement import MESSAGE, MutationQuotas, unlimited
 from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.streams.topology import InternalTopic
 from headrace.agent.limits.refusal_log import RefusalLog
 from headrace.agent.topics.topic_rules import (
+    USE_DEFAULT,
     AcceptedTopic,
     Judgement,
     TopicDefaults,
@@ -119,6 +121,35 @@ def _is_missing(judged: Judgement, image: MetadataImage) -> TypeGuard[AcceptedTo
 
 
 OVER_QUOTA = TopicRefusal(ErrorCode.throttling_quota_exceeded, MESSAGE)
+
+
+CREATE_FOR_GROUP_SECONDS = 30.0
+
+
+class CreateForGroup:
+    """Creates what a streams group misses, as its client's own CreateTopics would. A CreateInternal of
+    agent/groups/streams/internal_topics.py.
+    """
+
+    def __init__(self, creation: TopicCreation, mutations: MutationQuotas = unlimited) -> None:
+        self._creation, self._mutations = creation, mutations
+
+    async def __call__(self, request: Request, topics: Sequence[InternalTopic]) -> Mapping[str, str]:
+        quota, failed = self._mutations(request), dict[str, str]()
+        wanted = []
+        for topic in topics:
+            if quota.admits(topic.partition_count):
+                factor = topic.replication_factor or USE_DEFAULT
+                new_id = self._creation.new_topic_id()
+                wanted.append(WantedTopic(topic.name, new_id, topic.partition_count, factor, configs=topic.configs))
+            else:
+                failed[topic.name] = OVER_QUOTA.message
+        deadline = self._creation.clock.monotonic() + CREATE_FOR_GROUP_SECONDS
+        judgements = await self._creation.create(wanted, deadline=deadline)
+        for asked, judged in zip(wanted, judgements, strict=True):
+            if isinstance(judged, TopicRefusal):
+                failed[asked.name] = judged.message
+        return failed
 
 
 class CreateTopics:

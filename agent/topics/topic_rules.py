@@ -13,7 +13,6 @@ default).
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,15 +20,13 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.limits.client_texts import TOPIC_NAME_LENGTH_MAX, is_topic_name
 from headrace.config import table_configs, topic_configs
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.segment_logs.topics import rendered_topic
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
-
-NAME_LENGTH_MAX = 249
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def why_illegal(name: str) -> str | None:
@@ -38,13 +35,13 @@ def why_illegal(name: str) -> str | None:
         return "the topic name is empty"
     if name in (".", ".."):
         return "the topic name cannot be '.' or '..'"
-    if len(name) > NAME_LENGTH_MAX:
-        return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the topic name is longer than {TOPIC_NAME_LENGTH_MAX} characters"
     if rendered_topic(name) is not None:
         return "the topic is reserved for the cluster"
     if name in INTERNAL_TOPICS:
         return f"the topic is internal to Kafka, and Headrace does not have it: {INTERNAL_TOPICS[name]}"
-    if not _LEGAL.fullmatch(name):
+    if not is_topic_name(name):
         return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None
 

@@ -62,6 +62,10 @@ SHARE_VERSION = "share.version"
 """Kafka's feature: at level 1 there are share groups. Below it no agent acquires a record, as another one may not know
 what that means (decisions/0086). Its level only rises."""
 
+STREAMS_VERSION = "streams.version"
+"""Kafka's feature: at level 1 there are streams groups. Below it no agent makes one, as another one could not continue
+it (decisions/0113). Its level only rises."""
+
 LOW_LATENCY = "low.latency"
 """The feature of agents that read inline files (decisions/0109). At level 1 topics may have low.latency.enable; its
 level only rises, as older agents look for an inline file's bytes in the bucket."""
@@ -77,6 +81,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
         TRANSACTION_VERSION: FeatureRange(0, 2),
         TOPIC_TABLES: FeatureRange(1, 1),
         SHARE_VERSION: FeatureRange(0, 1),
+        STREAMS_VERSION: FeatureRange(0, 1),
         LOW_LATENCY: FeatureRange(1, 1),
         CLUSTER_LINKS: FeatureRange(1, 1),
     }

@@ -76,6 +76,7 @@ class GroupKind(enum.Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 class GroupRecord(NamedTuple):

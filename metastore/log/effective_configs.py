@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from headrace.config.broker_configs import WITHOUT_EFFECT
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import in_force, setting_text
 from headrace.config.config_definition import ConfigDefinition, Synonym
-from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.group_configs import BOUNDS, GROUP_CONFIGS
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.api.cluster import ClusterApi
@@ -107,6 +107,12 @@ class EffectiveConfigs:
         found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
         found += _cluster_layer(image, GROUP_CONFIGS[name])
         return [*found, *self._below_groups[name]]
+
+    def group_bounds(self, image: MetadataImage, name: str) -> tuple[int, int]:
+        """Return the least and the most that a config of BOUNDS may be in a group."""
+        cluster = set_for_all_brokers(image)
+        low, high = (0 if bound is None else int(self.cluster_value(cluster, bound)) for bound in BOUNDS[name])
+        return low, high
 
 
 def shown_layers(layers: Sequence[ConfigLayer]) -> Sequence[ConfigLayer]:
@@ -192,6 +198,52 @@ def _scaled(value: Any, synonym: Synonym) -> str:
 def _setting_layers(name: str, value: Any, default: Any) -> tuple[ConfigLayer, ...]:
     below = ConfigLayer(name, setting_text(default), ConfigSource.DEFAULT)
     return (below,) if value == default else (ConfigLayer(name, setting_text(value), ConfigSource.FILE), below)
+
+
+class GroupValues:
+    """One group's configs in an image."""
+
+    def __init__(self, configs: EffectiveConfigs, image: MetadataImage, group_id: str) -> None:
+        self._configs, self._image, self._group_id = configs, image, group_id
+
+    def text(self, name: str) -> str:
+        """Return what holds for the group."""
+        return self._configs.group_layers(self._image, self._group_id, name)[0].value
+
+    def number(self, name: str) -> int:
+        """Return the number. Values outside the bounds are refused when they are set; if the bounds changed since, the
+        nearest allowed value applies.
+        """
+        value = int(self.text(name))
+        if name not in BOUNDS:
+            return value
+        low, high = self._configs.group_bounds(self._image, name)
+        return min(max(value, low), high)
+
+
+T = TypeVar("T")
+
+
+class PerGroup(Generic[T]):
+    """What is made of each group's configs, made again when any config changed."""
+
+    def __init__(
+        self, settings: Settings, image: Callable[[], MetadataImage], make: Callable[[GroupValues], T]
+    ) -> None:
+        """`image`: the newest one."""
+        self._configs, self._image, self._make = EffectiveConfigs(settings), image, make
+        self._made: dict[str, T] = {}
+        self._made_of: object = None
+
+    def of(self, group_id: str) -> T:
+        """Return the group's."""
+        image = self._image()
+        if image.configs is not self._made_of:
+            self._made, self._made_of = {}, image.configs
+        found = self._made.get(group_id)
+        if found is None:
+            found = self._made[group_id] = self._make(GroupValues(self._configs, image, group_id))
+        return found
 
 
 class SettingsInForce:

@@ -27,6 +27,7 @@ from headrace.metastore.api.agents import (
     SEALED_SECRETS,
     SEGMENT_KEYS,
     SHARE_VERSION,
+    STREAMS_VERSION,
     SUPPORTED_FEATURES,
     TOPIC_TABLES,
     TRANSACTION_VERSION,
@@ -55,6 +56,15 @@ PARTITION_CHANGES_FORMAT = 4
 SCRAM_KEYS_FORMAT = 4
 """The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
 _KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES, **CHOSEN_FEATURES}
+_ONLY_RISE = (
+    SEGMENT_KEYS,
+    SEALED_SECRETS,
+    COMMIT_SHARDS,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    LOW_LATENCY,
+    CLUSTER_LINKS,
+)
 _PARTITION_CHANGES = (
     PartitionCountRecord,
     MarkPartitionRecord,
@@ -109,8 +119,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    only_rises = (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS, SHARE_VERSION, LOW_LATENCY, CLUSTER_LINKS)
-    if level < current and name in only_rises:
+    if level < current and name in _ONLY_RISE:
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current:
         _refuse_what_older_agents_lack(image, name, level, current)

@@ -21,6 +21,7 @@ from headrace.metastore.api.agents import (
     LOW_LATENCY,
     METADATA_FORMAT,
     SHARE_VERSION,
+    STREAMS_VERSION,
     TOPIC_TABLES,
     TRANSACTION_VERSION,
     FeatureRange,
@@ -265,6 +266,12 @@ class MetadataImage:
         """Kafka's feature of this name; 0: there are no share groups."""
         active = self.features.get(SHARE_VERSION)
         return 0 if active is None else active.max_level
+
+    @property
+    def streams_version(self) -> int:
+        """Kafka's feature of this name; 0: there are no streams groups."""
+        active = self.features.get(STREAMS_VERSION)
+        return active.max_level if active else 0
 
     def commit_shards(self, opened_with: int) -> int:
         """Return how many commit shards there are; `opened_with`: how many there were when the metastore was opened."""

@@ -37,6 +37,8 @@ def test_the_vectors_are_all_there() -> None:
         ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
     }
     assert {v.api_key for v in SERVED} == set(APIS) - never_captured
 

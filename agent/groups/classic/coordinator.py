@@ -5,9 +5,9 @@ versions 0-5), DescribeGroups (15, versions 0-6).
 
 Place: request fields to values, the groups of held_groups.py, and back; descriptions go by ../administration.py.
 Invariant: a request is answered by the group's state machine, or with the code that sends its client to the group's
-coordinator. An empty consumer group becomes a classic one when a classic member joins it. A group of a kind without
-the classic protocol has no such members: joins are INCONSISTENT_GROUP_PROTOCOL, all else UNKNOWN_MEMBER_ID, as in
-Kafka. It is described by the request of its kind. Versions differ in fields only, but for a description of a group
+coordinator. An empty consumer or streams group becomes a classic one when a classic member joins it. A group of a kind
+without the classic protocol has no such members: joins are INCONSISTENT_GROUP_PROTOCOL, all else UNKNOWN_MEMBER_ID, as
+in Kafka. It is described by the request of its kind. Versions differ in fields only, but for a description of a group
 that is not there: before version 6 it is "Dead". The rules are in group.py. Reasons are logged once a request was
 accepted, in one line of limited length.
 Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-800
@@ -92,7 +92,7 @@ class ClassicCoordinator:
         if code is not ErrorCode.none:
             return JoinAnswer(code, member_id)
         now = self._clock.monotonic()
-        if held.group.kind is GroupKind.CONSUMER and held.group.is_idle():
+        if held.group.kind in (GroupKind.CONSUMER, GroupKind.STREAMS) and held.group.is_idle():
             self._groups.replace(held, *self._new_classic_group(group_id, now, None))
         if (protocol := held.group.classic_protocol) is None:
             self._groups.perform(held, [])  # it is measured without the member

@@ -33,7 +33,7 @@ from headrace.agent.groups.consumer.topics import Gate, GroupTopics, children_to
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import client_host
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, HeartbeatHandler, fault_in_ids
+from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, PartitionsHandler, fault_in_ids
 from headrace.agent.groups.members.member import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
@@ -176,7 +176,7 @@ class ConsumerGroups(HeartbeatCoordinator[ConsumerGroup, ConsumerHeartbeat]):
 _FIRST_WITH_OWN_MEMBER_ID = 1
 
 
-class ConsumerGroupHeartbeat(HeartbeatHandler[ConsumerGroupHeartbeatRequest, ConsumerHeartbeat]):
+class ConsumerGroupHeartbeat(PartitionsHandler[ConsumerGroupHeartbeatRequest, ConsumerHeartbeat]):
     """Serve heartbeats of members of a KIP-848 group."""
 
     def __init__(

@@ -38,8 +38,8 @@ class ConsumerGroupDescribe(DescribeHandler[ConsumerGroup, ConsumerMember, Descr
         found = await super()._find(group_id)
         return found if isinstance(found, Held) else ErrorCode.group_id_not_found
 
-    def _assignor(self, group: ConsumerGroup) -> str:
-        return group.target.assignor(group.roster)
+    def _details(self, schema: Schema, group: ConsumerGroup | None) -> dict[str, object]:
+        return {"assignor_name": "" if group is None else group.target.assignor(group.roster)}
 
     def _member(self, schema: Schema, group: ConsumerGroup, member: ConsumerMember) -> Member:
         topics = self._consumer_groups.topics.topics().by_number

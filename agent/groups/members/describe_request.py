@@ -38,8 +38,8 @@ class DescribeHandler(ABC, Generic[G, M, D]):
     # -- what differs
 
     @abstractmethod
-    def _assignor(self, group: G) -> str:
-        """The name of the assignor that the group uses."""
+    def _details(self, schema: Schema, group: G | None) -> dict[str, object]:
+        """Return the fields of a group that not all kinds have; None: of one that is not described."""
 
     @abstractmethod
     def _member(self, schema: Schema, group: G, member: M) -> object:
@@ -93,7 +93,7 @@ class DescribeHandler(ABC, Generic[G, M, D]):
             group_state=group.state_name,
             group_epoch=group.target.group_epoch,
             assignment_epoch=group.target.epoch,
-            assignor_name=self._assignor(group),
+            **self._details(schema, group),
             members=tuple(self._member(schema, group, member) for member in group.roster),
             authorized_operations=operations,
         )
@@ -108,7 +108,7 @@ class DescribeHandler(ABC, Generic[G, M, D]):
             group_state="",
             group_epoch=0,
             assignment_epoch=0,
-            assignor_name="",
+            **self._details(schema, None),
             members=(),
             authorized_operations=NOT_ASKED,
         )

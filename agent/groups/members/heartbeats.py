@@ -227,8 +227,8 @@ class HeartbeatHandler(ABC, Generic[E, H]):
         """Return the values of the request."""
 
     @abstractmethod
-    def _assignment(self, schema: Schema, partitions: Partitions) -> object:
-        """Return the partitions that the member has, as the response lists them."""
+    def _fields(self, schema: Schema, request: Request, entity: E, answer: MemberHeartbeatAnswer) -> dict[str, object]:
+        """Return the fields of the response that not all kinds have."""
 
     @abstractmethod
     def _interval(self, group_id: str) -> float:
@@ -240,16 +240,27 @@ class HeartbeatHandler(ABC, Generic[E, H]):
         if answer is None:
             heartbeat = self._heartbeat(request, entity)
             answer = await self._coordinator.heartbeat(self._groups, entity.group_id, heartbeat)
-        return reply(request, self._response(schema, entity, answer))
-
-    def _response(self, schema: Schema, entity: E, answer: MemberHeartbeatAnswer) -> object:
         failed = answer.code is not ErrorCode.none
-        assigned = answer.assigned
-        return schema.response(
+        response = schema.response(
             error_code=answer.code,
             error_message=answer.message,
-            member_id=None if failed else answer.member_id,
             member_epoch=answer.member_epoch,
             heartbeat_interval=timedelta(seconds=0 if failed else self._interval(entity.group_id)),
-            assignment=None if assigned is None else self._assignment(schema, assigned),
+            **self._fields(schema, request, entity, answer),
         )
+        return reply(request, response)
+
+
+class PartitionsHandler(HeartbeatHandler[E, H]):
+    """Serve heartbeats of members that are assigned partitions."""
+
+    @abstractmethod
+    def _assignment(self, schema: Schema, partitions: Partitions) -> object:
+        """Return the partitions that the member has, as the response lists them."""
+
+    def _fields(self, schema: Schema, request: Request, entity: E, answer: MemberHeartbeatAnswer) -> dict[str, object]:
+        assigned = answer.assigned
+        return {
+            "member_id": answer.member_id if answer.code is ErrorCode.none else None,
+            "assignment": None if assigned is None else self._assignment(schema, assigned),
+        }

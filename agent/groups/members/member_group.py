@@ -20,7 +20,13 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.coordinated import ClassicProtocol
 from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
 from headrace.agent.groups.group_values import Abandon, GroupEffect, MemberRef, Token
-from headrace.agent.groups.members.member import LEAVE_EPOCH, GroupMember, MemberHeartbeat, MemberHeartbeatAnswer
+from headrace.agent.groups.members.member import (
+    LEAVE_EPOCH,
+    GroupMember,
+    MemberHeartbeat,
+    MemberHeartbeatAnswer,
+    Partitions,
+)
 from headrace.agent.groups.members.membership import GroupEpochs, GroupMembership, MemberRoster
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
@@ -74,6 +80,18 @@ class MemberGroup(ABC, Generic[M, H]):
     def _refused(self, request: H, answer: MemberHeartbeatAnswer, code: ErrorCode) -> MemberHeartbeatAnswer:
         """Return what the member gets if `answer` cannot be given."""
         return MemberHeartbeatAnswer(code, request.member_id)
+
+    def _why_not(self, request: H) -> MemberHeartbeatAnswer | None:
+        """Return why a member that is known or may join is refused; nothing has changed yet."""
+        return None
+
+    def _refusal(self, request: H, code: ErrorCode) -> MemberHeartbeatAnswer:
+        """Return the answer to a heartbeat that is refused by what is known of the member."""
+        return MemberHeartbeatAnswer(code, request.member_id)
+
+    def _answer(self, now: float, member: M, request: H, assigned: Partitions | None) -> MemberHeartbeatAnswer:
+        """Return the answer to a heartbeat that was taken in; `assigned` None: as in the last answer."""
+        return MemberHeartbeatAnswer(ErrorCode.none, member.member_id, member.epoch, assigned)
 
     # -- see CoordinatedGroup
 
@@ -181,13 +199,14 @@ class MemberGroup(ABC, Generic[M, H]):
     def _go_on(self, now: float, request: H) -> MemberHeartbeatAnswer:
         known = self._find(request)
         if isinstance(known, ErrorCode):
-            return MemberHeartbeatAnswer(known, request.member_id)
+            return self._refusal(request, known)
+        if refusal := self._why_not(request):
+            return refusal
         wishes = (known or self._new_member(request.member_id)).updated_by(request)
         member = self._advance(now, known, wishes, request)
         self._membership.heard_of(now, member)
         tell = request.joins or request.is_full or self._has_news(known, member, request)
-        assigned = member.assigned if tell else None
-        return MemberHeartbeatAnswer(ErrorCode.none, member.member_id, member.epoch, assigned)
+        return self._answer(now, member, request, member.assigned if tell else None)
 
     def _find(self, request: H) -> M | ErrorCode | None:
         """The member as it is known; None for one that is new; or why the request is refused."""
@@ -211,7 +230,7 @@ class MemberGroup(ABC, Generic[M, H]):
     def _leave_by(self, request: H) -> MemberHeartbeatAnswer:
         member = self._membership.named(MemberRef(request.member_id, request.instance_id))
         if isinstance(member, ErrorCode):
-            return MemberHeartbeatAnswer(member, request.member_id)
+            return self._refusal(request, member)
         if request.member_epoch == LEAVE_EPOCH:
             self._membership.remove(member)
         else:

@@ -20,7 +20,7 @@ from kio.schema.share_group_heartbeat.v1.response import Assignment, TopicPartit
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_values import client_host
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, HeartbeatHandler, fault_in_ids, is_blank
+from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, PartitionsHandler, fault_in_ids, is_blank
 from headrace.agent.groups.members.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -111,7 +111,7 @@ class ShareGroups(HeartbeatCoordinator[ShareGroup, MemberHeartbeat]):
         return held if code is ErrorCode.none else code
 
 
-class ShareGroupHeartbeat(HeartbeatHandler[ShareGroupHeartbeatRequest, MemberHeartbeat]):
+class ShareGroupHeartbeat(PartitionsHandler[ShareGroupHeartbeatRequest, MemberHeartbeat]):
     """Serve heartbeats of members of share groups."""
 
     def __init__(self, groups: HeldGroups, share_groups: ShareGroups, image: Callable[[], MetadataImage]) -> None:

@@ -33,8 +33,8 @@ class ShareGroupDescribe(DescribeHandler[ShareGroup, ShareMember, DescribedGroup
     def _is_offered(self) -> bool:
         return self._rules.is_offered
 
-    def _assignor(self, group: ShareGroup) -> str:
-        return NAME
+    def _details(self, schema: Schema, group: ShareGroup | None) -> dict[str, object]:
+        return {"assignor_name": "" if group is None else NAME}
 
     def _member(self, schema: Schema, group: ShareGroup, member: ShareMember) -> Member:
         topics = self._image().topics_by_number

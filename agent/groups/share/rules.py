@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from headrace.agent.groups.share.in_flight import AcquireLimits
 from headrace.config.group_configs import (
-    BOUNDS,
     SHARE_DELIVERY_LIMIT,
     SHARE_HEARTBEAT_INTERVAL,
     SHARE_ISOLATION,
@@ -22,7 +21,7 @@ from headrace.config.group_configs import (
     SHARE_SESSION_TIMEOUT,
 )
 from headrace.config.settings import Settings
-from headrace.metastore.log.effective_configs import EffectiveConfigs, SettingsInForce, set_for_all_brokers
+from headrace.metastore.log.effective_configs import GroupValues, PerGroup, SettingsInForce
 from headrace.metastore.log.image import MetadataImage
 
 
@@ -44,9 +43,7 @@ class ShareGroupRules:
         """`image`: the newest one."""
         self._image = image
         self._in_force = SettingsInForce(settings, image)
-        self._configs = EffectiveConfigs(settings)
-        self._made: dict[str, ShareGroupConfigs] = {}
-        self._made_of: object = None
+        self._configs = PerGroup(settings, image, _configs)
 
     @property
     def size_max(self) -> int:
@@ -59,35 +56,20 @@ class ShareGroupRules:
         return self._image().share_version > 0
 
     def of(self, group_id: str) -> ShareGroupConfigs:
-        """Return the group's configs. Values outside the bounds are refused when they are set; if the bounds changed
-        since, the nearest allowed value applies.
-        """
-        image = self._image()
-        if image.configs is not self._made_of:
-            self._made, self._made_of = {}, image.configs
-        found = self._made.get(group_id)
-        if found is None:
-            found = self._made[group_id] = self._make(image, group_id)
-        return found
+        """Return the group's configs."""
+        return self._configs.of(group_id)
 
-    def _make(self, image: MetadataImage, group_id: str) -> ShareGroupConfigs:
-        def text(name: str) -> str:
-            return self._configs.group_layers(image, group_id, name)[0].value
 
-        def number(name: str) -> int:
-            cluster = set_for_all_brokers(image)
-            low, high = (int(self._configs.cluster_value(cluster, bound)) for bound in BOUNDS[name])
-            return min(max(int(text(name)), low), high)
-
-        return ShareGroupConfigs(
-            number(SHARE_SESSION_TIMEOUT) / 1000,
-            number(SHARE_HEARTBEAT_INTERVAL) / 1000,
-            AcquireLimits(
-                number(SHARE_LOCK_DURATION) / 1000,
-                number(SHARE_DELIVERY_LIMIT),
-                number(SHARE_RECORD_LOCKS),
-                text(SHARE_RENEW).lower() == "true",
-            ),
-            text(SHARE_OFFSET_RESET),
-            text(SHARE_ISOLATION) == "read_committed",
-        )
+def _configs(said: GroupValues) -> ShareGroupConfigs:
+    return ShareGroupConfigs(
+        said.number(SHARE_SESSION_TIMEOUT) / 1000,
+        said.number(SHARE_HEARTBEAT_INTERVAL) / 1000,
+        AcquireLimits(
+            said.number(SHARE_LOCK_DURATION) / 1000,
+            said.number(SHARE_DELIVERY_LIMIT),
+            said.number(SHARE_RECORD_LOCKS),
+            said.text(SHARE_RENEW).lower() == "true",
+        ),
+        said.text(SHARE_OFFSET_RESET),
+        said.text(SHARE_ISOLATION) == "read_committed",
+    )

@@ -26,17 +26,14 @@ from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_
 from headrace.config.config_definition import ConfigDefinition, list_items
 from headrace.config.consistency import why_inconsistent
 from headrace.config.group_configs import (
+    BEATS,
     BOUNDS,
     GROUP_CONFIGS,
-    HEARTBEAT_INTERVAL,
-    SESSION_TIMEOUT,
-    SHARE_HEARTBEAT_INTERVAL,
-    SHARE_SESSION_TIMEOUT,
 )
 from headrace.config.refused import why_refused
 from headrace.config.table_configs import why_fixed, why_not_named
 from headrace.config.topic_configs import LINK_NAME, TOPIC_CONFIGS, why_not_with
-from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, set_for_all_brokers
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
 
@@ -255,11 +252,11 @@ def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id:
     for name, value in values.items():
         if value is None or name not in BOUNDS:
             continue
-        low, high = (int(configs.cluster_value(set_for_all_brokers(image), bound)) for bound in BOUNDS[name])
+        low, high = configs.group_bounds(image, name)
         if not low <= int(value) <= high:
-            least, most = BOUNDS[name]
-            return f"invalid value for config {name}: {value!r} is not between {least}={low} and {most}={high}"
-    for pair in ((HEARTBEAT_INTERVAL, SESSION_TIMEOUT), (SHARE_HEARTBEAT_INTERVAL, SHARE_SESSION_TIMEOUT)):
+            least, most = ("" if bound is None else f"{bound}=" for bound in BOUNDS[name])
+            return f"invalid value for config {name}: {value!r} is not between {least}{low} and {most}{high}"
+    for pair in BEATS:
         beat, session = (_then(configs, image, group_id, values, name) for name in pair)
         if values and beat >= session:
             return f"{pair[0]} must be less than {pair[1]}: {beat} is not less than {session}"
