@@ -97,7 +97,6 @@ def compose_groups(
         GroupKind.SHARE: share_groups.restore,
         GroupKind.STREAMS: streams_groups.restore,
     }
-    metrics = GroupMetrics(registry)
     memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
     last_offsets = AskLastOffsets(api.linked_groups, cluster, clock, registry)
     new_groups = NewGroups(api.groups, rows, last_offsets)
@@ -121,9 +120,9 @@ def compose_groups(
         consumer_groups=consumer_groups,
         share_groups=share_groups,
         share_rules=share_rules,
+        share_owner=share_owner,
         streams_groups=streams_groups,
         internal_topics=InternalTopics(clock, authorizer),
-        share_owner=share_owner,
         share_offsets=ShareOffsets(api.groups, administration, share_owner, partial(share_groups.create, groups)),
     )
 
