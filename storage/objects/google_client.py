@@ -49,6 +49,7 @@ from headrace.storage.objects.store import check_key
 
 ENDPOINT = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+PROJECT_VARIABLE = "GOOGLE_CLOUD_PROJECT"
 EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
 """As Google's libraries know it: the address of an emulator. Where it is set, no request has a token."""
 
@@ -118,6 +119,8 @@ class _Identity:
 
     def _refreshed(self) -> Token:
         if self._credentials is None:
+            # a project is named, because the library asks an API for one, which a private network may not reach
+            os.environ.setdefault(PROJECT_VARIABLE, "unused")
             self._credentials, _ = google.auth.default(scopes=SCOPES)
         self._credentials.refresh(IdentityRequest())
         expiry = self._credentials.expiry

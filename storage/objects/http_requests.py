@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -50,7 +51,7 @@ RENEW_BEFORE_S = 240.0
 TOKEN_WAIT_S = 30.0
 """The limit of one request's wait for a token; the renewal goes on."""
 RENEWAL_PAUSE_S = 10.0
-"""After a renewal that failed, while the old token is still good."""
+"""Between two renewals, while the old token is still good: the first may have failed, or brought the same token."""
 DISTRUST_AFTER_S = 60.0
 """A token of this age that is refused was good before: a new one is worth a request."""
 
@@ -112,6 +113,7 @@ class HttpRequests:
         self._max_connections = max_connections
         self._request_timeout_s = request_timeout_s
         self._endpoint_setting = endpoint_setting
+        self._tls = ssl.create_default_context()  # aiohttp's own does not see SSL_CERT_FILE if that is set late
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -140,7 +142,7 @@ class HttpRequests:
             raise UnavailableError(f"store is closed: {request.what}")
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections),
+                connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls),
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=min(CONNECT_TIMEOUT_S_MAX, self._request_timeout_s)
                 ),
@@ -295,16 +297,15 @@ class SharedToken:
 
         Where there was a token, an identity that has none is an outage: its endpoint fails, not the set-up.
         """
+        self._pause_until = self._clock.monotonic() + RENEWAL_PAUSE_S
         try:
             self._token = await self._fetch()
             self._fetched_at = self._clock.monotonic()
         except HeadraceError as error:
-            self._pause_until = self._clock.monotonic() + RENEWAL_PAUSE_S
-            if self._left_s() > 0:
-                logger.warning(
-                    "token not renewed, the old one is still good: left_s=%d error=%s", self._left_s(), error
-                )
-            return error
+            if self._token is None:
+                return error
+            logger.warning("token not renewed: left_s=%d error=%s", self._left_s(), error)
+            return error if isinstance(error, UnavailableError) else UnavailableError(f"token not renewed: {error}")
         finally:
             self._renewal = None
         return None
