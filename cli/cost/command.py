@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.table import Table
 
 from headrace.cli.cost.model import (
+    CLOUDS,
     GB,
     Bill,
     Constants,
@@ -148,12 +149,13 @@ def _text(x: float, y: float, words: str, more: str = "") -> str:
 DESCRIPTION = """\
 What a workload needs of machines, bucket and Postgres, and what that costs in a month, next to Kafka in three zones,
 the same Kafka with tiered storage (KIP-405), and a managed Kafka. Constants were measured (cli/cost/constants.toml
-names each run), prices have a date and a source (cli/cost/prices.toml). Right within a factor of two: measure your own
-load before you decide.
+names each run), prices have a date and a source (cli/cost/prices*.toml has a file for each cloud). Right within a
+factor of two: measure your own load before you decide.
 
   headrace cost --write-mib-s 100 --fanout 3 --retention-days 7
   headrace cost --write-mib-s 10 --fanout 3 --plot cost.svg
   headrace cost --write-mib-s 10 --batch-kib 4 --partitions 1000 --json
+  headrace cost --write-mib-s 10 --fanout 3 --cloud azure
 """
 BAR_WIDTH = 40
 
@@ -202,7 +204,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the needs with low.latency.enable on all topics; the bills have both",
     )
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of prices.toml")
+    parser.add_argument(
+        "--cloud", choices=CLOUDS, default="aws", help="whose prices: of requests, storage, machines and zones (aws)"
+    )
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of the cloud's file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")
     parser.add_argument("--json", action="store_true", help="JSON for scripts")
     parser.set_defaults(run=run)
@@ -221,7 +226,7 @@ def run(args: argparse.Namespace) -> int:
         group_members=args.group_members,
         low_latency=args.low_latency,
     )
-    constants, list_prices = measured(), prices(args.prices)
+    constants, list_prices = measured(), prices(args.prices, args.cloud)
     need, found = needs(workload, constants), bills(workload, constants, list_prices)
     if args.plot:
         _write(args.plot, picture(workload, constants, list_prices))

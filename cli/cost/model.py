@@ -1,12 +1,12 @@
 """What a workload needs, with what that costs: sums over measured constants, over prices. Pure.
 
-Place: command.py prints it. Constants and prices come from two files next to this one.
+Place: command.py prints it. Constants and the prices of each cloud come from files next to this one.
 Invariant of constants and prices: each value names where it comes from; a name that is not in the file is an error,
 never a default.
 
     Workload ──needs──> Needs (requests, bytes, cores of Headrace)
         └──bills──> Bill of Headrace, of the same with low.latency.enable on all topics, of Kafka in three zones, of the
-                    same with tiered storage, of a managed Kafka
+                    same with tiered storage, of a managed Kafka if the prices have one
 
 Invariant: every number is a constant, a price, the workload's, or a setting's default; nothing is fitted here.
 What is not in the sums: replays of old records, swaps of extents by compaction in Postgres, backups, load balancers,
@@ -63,16 +63,25 @@ class Prices(Constants):
     def read_on(self) -> str:
         return str(self.entries["read_on"])
 
+    @property
+    def has_managed_kafka(self) -> bool:
+        """Whether the file has a price of a managed Kafka."""
+        return any(name.startswith("managed_") for name in self.entries)
+
 
 def measured() -> Constants:
     """constants.toml."""
     return Constants(tomllib.loads(_own("constants.toml")))
 
 
-def prices(path: Path | None = None) -> Prices:
-    """prices.toml, or the file that is given. InvalidError if it is no TOML; OSError if it cannot be read."""
+CLOUDS = {"aws": "prices.toml", "azure": "prices-azure.toml", "gcp": "prices-gcp.toml"}
+"""The file of each cloud."""
+
+
+def prices(path: Path | None = None, cloud: str = "aws") -> Prices:
+    """The cloud's file, or the file that is given. InvalidError if it is no TOML; OSError if it cannot be read."""
     try:
-        return Prices(tomllib.loads(_own("prices.toml") if path is None else path.read_text(encoding="utf-8")))
+        return Prices(tomllib.loads(_own(CLOUDS[cloud]) if path is None else path.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         raise InvalidError(f"prices are no TOML: file={path} error={error}") from error
 
@@ -368,12 +377,15 @@ def _kafkas(workload: Workload, measured: Constants, prices: Prices) -> list[Bil
         "storage": local_gb * prices.value("disk_gb_month") + remote_gb * prices.value("object_gb_month"),
         "requests": dollars_per_month(segments_s * TIERED_PUTS_PER_SEGMENT, prices.value("put_1000")),
     }
+    found = [Bill("Kafka, three zones", own), Bill("Kafka, tiered", tiered)]
+    if not prices.has_managed_kafka:
+        return found
     managed = {
         "machines": brokers * prices.value("managed_broker_hour") * MONTH_HOURS,
         "storage": disk_gb * prices.value("managed_disk_gb_month"),
         "between zones": produced,  # the provider does not charge for copies
     }
-    return [Bill("Kafka, three zones", own), Bill("Kafka, tiered", tiered), Bill("Kafka, managed", managed)]
+    return [*found, Bill("Kafka, managed", managed)]
 
 
 def _kafka_disk_gb(workload: Workload, hours: float) -> float:

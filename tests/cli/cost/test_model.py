@@ -13,6 +13,7 @@ from headrace.agent.produce.flush_policy import PUT_1000_DOLLARS, dollars_per_mo
 from headrace.agent.produce.pipeline import flush_limits
 from headrace.cli.cost.command import BAR_WIDTH, bar, low_latency_hint
 from headrace.cli.cost.model import (
+    CLOUDS,
     GB,
     HEARTBEAT_SECONDS,
     MIB,
@@ -212,6 +213,21 @@ def test_the_command_prints_both_forms(capsys: pytest.CaptureFixture[str], tmp_p
     (tmp_path / "prices.toml").write_text("currency = 'EUR'\n")
     assert main(["cost", "--write-mib-s", "100", "--prices", str(tmp_path / "prices.toml")]) != 0
     assert "no such value: name=machine_hour" in capsys.readouterr().err
+
+
+@pytest.mark.requirement("X15")
+def test_each_cloud_has_prices_with_a_date_and_a_source(capsys: pytest.CaptureFixture[str]) -> None:
+    for cloud, name in CLOUDS.items():
+        found = prices(cloud=cloud)
+        assert found.currency == "USD"
+        assert found.read_on >= "2026-11-23"
+        for price in ("cores_per_machine", "machine_hour", "object_gb_month", "put_1000", "get_1000", "zone_gb"):
+            assert found.entries[price]["source"], f"{name} {price}"
+        assert main(["cost", "--write-mib-s", "10", "--fanout", "3", "--cloud", cloud]) == 0
+        shown = capsys.readouterr().out
+        assert f"prices of {found.read_on}" in shown
+        assert ("Kafka, managed" in shown) is found.has_managed_kafka
+    assert [prices(cloud=cloud).has_managed_kafka for cloud in CLOUDS] == [True, False, False]
 
 
 def test_bars_are_in_proportion() -> None:
