@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.cli.doctor.certificates import certificate_of, judge_certificate
 from headrace.cli.doctor.deadline import in_time, on_own_loop
-from headrace.cli.doctor.findings import Area, Finding, Level, of_bucket
+from headrace.cli.doctor.findings import Area, Finding, Level, of_bucket, right
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.formatted import FormattedCluster
 from headrace.storage.bucket_properties import bucket_address
@@ -36,11 +36,12 @@ from headrace.storage.errors import (
     NotFoundError,
     ThrottledError,
 )
-from headrace.storage.objects.open import StoreOptions, open_store, s3_options
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.open import StoreOptions, cloud_store, open_store, s3_options
+from headrace.storage.objects.store import BucketRules, ByteRange, ObjectStore
 
 if TYPE_CHECKING:
-    from headrace.storage.objects.s3_client import BucketRules
+    from headrace.storage.objects.azure import AzureStore
+    from headrace.storage.objects.google import GoogleStore
 
 AREA = Area("bucket")
 PROBE_BYTES = 1024 * 1024
@@ -93,10 +94,27 @@ async def _examine(
     finally:
         await store.close()
     parts = urlsplit(settings.bucket)
-    if parts.scheme != "s3":
-        return [*found, *_disk(parts.scheme, unquote(parts.path))]
     is_reached = all(finding.check != UNREACHED for finding in found)
-    return [*found, *await _s3(settings, options, clock, is_reached=is_reached)]
+    if parts.scheme == "s3":
+        return [*found, *await _s3(settings, options, clock, is_reached=is_reached)]
+    if (plain := cloud_store(settings.bucket, options, clock)) is not None:
+        return [*found, *await _cloud(settings, plain, clock, is_reached=is_reached)]
+    return [*found, *_disk(parts.scheme, unquote(parts.path))]
+
+
+async def _cloud(
+    settings: Settings, store: AzureStore | GoogleStore, clock: Clock, *, is_reached: bool
+) -> list[Finding]:
+    """Return what only a bucket on Azure or Google Cloud has: its certificate, rules and clock."""
+    try:
+        found = await examine_certificate(settings, clock)
+        if is_reached:
+            rules = await store.rules()
+            now_ms = clock.wall_ms()
+            found += [*judge_rules(rules, store.prefix, store.tells), *judge_store_clock(rules.date, now_ms)]
+    finally:
+        await store.close()
+    return found
 
 
 async def _s3(settings: Settings, options: StoreOptions, clock: Clock, *, is_reached: bool) -> list[Finding]:
@@ -115,8 +133,9 @@ async def _s3(settings: Settings, options: StoreOptions, clock: Clock, *, is_rea
 
 
 async def examine_certificate(settings: Settings, clock: Clock) -> list[Finding]:
-    """Return the finding of s3.endpoint's certificate; none without https, or for AWS's own address."""
-    parts = urlsplit(settings.s3_endpoint or "")
+    """Return the finding of the endpoint's certificate; none without https, or for a cloud's own address."""
+    endpoints = {"s3": settings.s3_endpoint, "gs": settings.gcs_endpoint}
+    parts = urlsplit(endpoints.get(urlsplit(settings.bucket).scheme, settings.azure_endpoint) or "")
     if parts.scheme != "https" or parts.hostname is None:
         return []
     shown = await certificate_of(parts.hostname, parts.port or 443, clock) or "it has none"
@@ -144,7 +163,7 @@ async def probe(
             ("get", _get(store, keys[0], body)),
             ("list", _list(store, prefix, keys)),
             ("conditional put", _conditional(store, keys[0], body[:SMALL_BYTES])),
-            ("delete", _deleted(store, keys)),
+            ("delete", _deleted(store, keys, settings.bucket)),
         ):
             yield (await _tried(check, clock, work))[0]
     yield (await _tried("cluster", clock, _belongs(store, settings, cluster)))[0]
@@ -213,16 +232,16 @@ async def _conditional(store: ObjectStore, key: str, body: bytes) -> Finding:
     try:
         await store.put(key, body, if_absent=True)
     except AlreadyExistsError:
-        return AREA.ok("conditional put", "If-None-Match is kept")
+        return AREA.ok("conditional put", "a put on a condition is refused if the key is taken")
     to_do = "use a store that has it: two clusters could take one bucket"
-    return AREA.bad("conditional put", "If-None-Match is ignored: an object was replaced", to_do)
+    return AREA.bad("conditional put", "the condition is ignored: an object was replaced", to_do)
 
 
-async def _deleted(store: ObjectStore, keys: list[str]) -> Finding:
+async def _deleted(store: ObjectStore, keys: list[str], bucket: str) -> Finding:
     confirmed = await store.delete_many(keys)
     if left := sorted(set(keys) - set(confirmed)):
         found = f"{len(left)} of {len(keys)} objects were not deleted, and are left: {left[0]} ..."
-        return AREA.bad("delete", found, "allow s3:DeleteObject to agents and compactors")
+        return AREA.bad("delete", found, f"allow {right(bucket, 'delete')} to agents and compactors")
     with suppress(NotFoundError, InvalidError):  # without the right to list, a store says 403 of what is gone
         await store.head(keys[0])
         return AREA.bad("delete", "deleted objects are still there", "do not use this store")
@@ -245,15 +264,21 @@ def judge_delete_objects(refusal: str) -> Iterator[Finding]:
         yield AREA.warn("DeleteObjects", found, to_do)
 
 
-def judge_rules(rules: BucketRules, prefix: str) -> Iterator[Finding]:
-    """Return what the bucket does to objects by itself; `prefix` of our keys in the bucket."""
+S3_TELLS = "allow s3:GetBucketVersioning and s3:GetLifecycleConfiguration to the one who runs the doctor"
+
+
+def judge_rules(rules: BucketRules, prefix: str, tells: str = S3_TELLS) -> Iterator[Finding]:
+    """Return what the bucket does to objects by itself; `prefix` of our keys in the bucket. `tells`: what to do if the
+    store does not say.
+    """
+    yield from _kept_and_folders(rules)
     if rules.versioned is None or rules.expirations is None:
-        to_do = "allow s3:GetBucketVersioning and s3:GetLifecycleConfiguration to the one who runs the doctor"
-        yield AREA.unknown("rules", f"the store does not tell: {rules.refusal}", to_do)
+        yield AREA.unknown("rules", f"the store does not tell: {rules.refusal}", tells)
         return
     ours = [rule for rule in rules.expirations if _meet(rule.prefix, f"{prefix}/" if prefix else "")]
     for rule in ours:
-        found = f"the lifecycle rule {rule.rule!r} deletes objects below {rule.prefix!r} after {rule.days} days"
+        days = "at a date" if rule.days is None else f"after {rule.days} days"
+        found = f"the lifecycle rule {rule.rule!r} deletes objects below {rule.prefix!r} {days}"
         yield AREA.bad("lifecycle rules", found, "remove the rule: retention.ms says when records are deleted")
     if not ours:
         yield AREA.ok("lifecycle rules", "none deletes Headrace's objects")
@@ -262,6 +287,16 @@ def judge_rules(rules: BucketRules, prefix: str) -> Iterator[Finding]:
         yield AREA.warn("versioning", "deleted objects are kept, and paid for, without end", to_do)
     else:
         yield AREA.ok("versioning", "old versions are deleted" if rules.versioned else "off")
+
+
+def _kept_and_folders(rules: BucketRules) -> Iterator[Finding]:
+    if rules.soft_delete_days:
+        found = f"deleted objects are kept, and paid for, for {rules.soft_delete_days:g} days more"
+        to_do = "turn soft delete off for this bucket: most files live for an hour, until they are merged"
+        yield AREA.warn("soft delete", found, to_do)
+    if rules.is_hierarchical:
+        found = "the store has a hierarchical namespace, with which Headrace was not tested: empty folders are left"
+        yield AREA.warn("folders", found, "use a bucket, or a storage account, with a flat namespace")
 
 
 def judge_store_clock(date: str, now_ms: int) -> Iterator[Finding]:
@@ -273,9 +308,9 @@ def judge_store_clock(date: str, now_ms: int) -> Iterator[Finding]:
     side = "behind" if ahead_s > 0 else "ahead of"
     found = f"this machine's clock is {abs(ahead_s):.0f} s {side} the store's"
     if abs(ahead_s) >= SKEW_BAD_S:
-        yield AREA.bad("clock", f"{found}: AWS refuses such requests (RequestTimeTooSkewed)", "run NTP on both")
+        yield AREA.bad("clock", f"{found}: stores refuse such requests (RequestTimeTooSkewed)", "run NTP on both")
     elif abs(ahead_s) > SKEW_WARN_S:
-        yield AREA.warn("clock", found, "run NTP on both: from 15 minutes on, S3 refuses requests")
+        yield AREA.warn("clock", found, "run NTP on both: from 15 minutes on, stores refuse requests")
     else:
         yield AREA.ok("clock", found)
 

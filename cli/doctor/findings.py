@@ -15,6 +15,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from headrace.config.addresses import azure_place
+
 
 class Level(enum.Enum):
     """How much a finding matters."""
@@ -90,7 +92,12 @@ _BUCKET = {
     "InvalidAccessKeyId": "the access key is not known or was revoked: give agents and compactors a new one",
     "InvalidToken": "renew the session token (AWS_SESSION_TOKEN)",
     "XAdminUserNotFound": "the access key is not known or was revoked: give agents and compactors a new one",
-    "NoSuchBucket": "correct bucket and s3.endpoint, or create the bucket",
+    "AuthenticationFailed": "correct the account's key or signature, or this machine's clock",
+    "ContainerNotFound": "correct bucket, or create the container",
+    "InvalidAuthenticationInfo": "correct the identity and its tenant, or this machine's clock",
+    "KeyBasedAuthenticationNotPermitted": "unset AZURE_STORAGE_KEY, and give agents and compactors an identity",
+    "NoSuchBucket": "correct bucket and the endpoint, or create the bucket",
+    "ResourceNotFound": "correct the account in bucket",
     "PermanentRedirect": "correct s3.region",
     "RequestTimeTooSkewed": "set this machine's clock (NTP): S3 refuses requests that are 15 minutes off",
     "SignatureDoesNotMatch": "correct the secret key (AWS_SECRET_ACCESS_KEY)",
@@ -105,6 +112,16 @@ ACTIONS = {
     "cluster": "s3:GetObject",
 }
 """The right of S3 that each check needs."""
+AZURE_ROLE, GOOGLE_ROLE = "Storage Blob Data Contributor", "Storage Object User"
+
+
+def right(bucket: str, check: str) -> str:
+    """Return the right that a check needs on the store of a bucket's address."""
+    if azure_place(bucket) is not None:
+        return f"what the role {AZURE_ROLE} has"
+    return f"what the role {GOOGLE_ROLE} has" if bucket.startswith("gs://") else ACTIONS[check]
+
+
 NETWORK = "check metastore.url, the server and the network"
 STORE = "check credentials, rights, address and network of the bucket"
 _CODE = re.compile(r"code=(\w+)")
@@ -120,12 +137,16 @@ def of_bucket(text: str, check: str) -> str:
     code = found.group(1) if (found := _CODE.search(text)) else ""
     if code in _BUCKET:
         return _BUCKET[code]
+    if role := next((role for role in (AZURE_ROLE, GOOGLE_ROLE) if role in text), None):
+        return f"give the role {role} on this bucket to the identity of agents and compactors"
     if (code in ("AccessDenied", "403") or "status=403" in text) and check in ACTIONS:
         return f"allow {ACTIONS[check]} to agents and compactors, or give them keys that are allowed to"
+    if "ClientConnectorDNSError" in text:
+        return "correct the account or host in bucket and in the endpoint, or this machine's DNS"
     if "No space left" in text:
         return "make room on the disk: every produce request is refused"
     if "certificate" in text:
-        return "renew the store's certificate, or set AWS_CA_BUNDLE to the authority that signed it"
+        return "renew the store's certificate, or name its authority (AWS_CA_BUNDLE for S3, else SSL_CERT_FILE)"
     return STORE
 
 

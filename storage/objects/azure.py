@@ -41,12 +41,20 @@ logger = logging.getLogger(__name__)
 class AzureStore:
     """One container and prefix. Connects with the first request, on the running loop; one loop per store."""
 
+    tells = "look at the portal: versioning off, and no lifecycle rule for blobs below this prefix"
+    """What to do where `rules` does not say all."""
+
     def __init__(self, options: AzureOptions, clock: Clock) -> None:
         """`clock` is used for the time of requests and tokens, and `modified_ms` in a put's result."""
         self._clock = clock
         self._client = AzureClient(options, clock)
         self._names_no_checksums = False
         self._deletes_one_by_one = False
+
+    @property
+    def prefix(self) -> str:
+        """Of all keys in the bucket, without a slash at its end."""
+        return self._client.prefix.rstrip("/")
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         view = memoryview(body).cast("B")

@@ -32,10 +32,18 @@ _DAY_S = 86_400
 class GoogleStore:
     """One bucket and prefix. Connects with the first request, on the running loop; one loop per store."""
 
+    tells = "allow storage.buckets.get to the one who runs the doctor"
+    """What to do where `rules` does not say all."""
+
     def __init__(self, options: GoogleOptions, clock: Clock) -> None:
         """`clock` is used for the time of tokens, and `modified_ms` in a put's result."""
         self._clock = clock
         self._client = GoogleClient(options, clock)
+
+    @property
+    def prefix(self) -> str:
+        """Of all keys in the bucket, without a slash at its end."""
+        return self._client.prefix.rstrip("/")
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         view = memoryview(body).cast("B")
