@@ -20,7 +20,7 @@ PROBLEMS_MAX = 10
 """Problems that are shown of one topic."""
 NOT_CREATED = "the controller has not created the copy yet"
 NOT_JUDGED = "the controller has not judged the group yet"
-ON_BOTH_SIDES = "it has members here and at the source: each side reads everything"
+ON_BOTH_SIDES = "it came here, and has members at the source, too: each side reads everything"
 
 
 def shown_link(

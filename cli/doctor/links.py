@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.link_configs import is_paused
+from headrace.metastore.api.linked_groups import LinkedGroup
 from headrace.metastore.api.links import FoundTopic, LinkedProgress, LinkSource
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.link_lag import NEVER, summed
@@ -30,6 +31,7 @@ class LinksFound(NamedTuple):
     sources: Sequence[LinkSource]
     progress: Sequence[LinkedProgress]
     topics: Sequence[FoundTopic]
+    groups: Sequence[LinkedGroup]
     now_ms: int
 
 
@@ -38,7 +40,14 @@ async def examine(metastore: Metastore, image: MetadataImage, now_ms: int) -> li
     if not (links := image.links):
         return []
     api = metastore.links
-    found = LinksFound(links, await api.link_sources(), await api.linked_progress(), await api.found_topics(), now_ms)
+    found = LinksFound(
+        links,
+        await api.link_sources(),
+        await api.linked_progress(),
+        await api.found_topics(),
+        await metastore.linked_groups.linked_groups(),
+        now_ms,
+    )
     return list(judge(found))
 
 
@@ -52,9 +61,26 @@ def judge(found: LinksFound) -> Iterator[Finding]:
         else:
             yield _judge_source(link, sources.get(link), found.now_ms) or _judge_copies(link, own, found.now_ms)
         refused = [each for each in found.topics if each.link == link and each.problem]
+        groups = [each for each in found.groups if each.link == link]
+        yield from _judge_groups(link, sources.get(link), groups)
         if refused:
             what = f"{len(refused)} topics of the source are not copied, first {refused[0].name}: {refused[0].problem}"
             yield AREA.warn(f"{link}: topics", what, f"headrace link show {link}; exclude those that are not wanted")
+
+
+def _judge_groups(link: str, source: LinkSource | None, groups: Sequence[LinkedGroup]) -> Iterator[Finding]:
+    """Findings about groups; none if all of them follow, or are here."""
+    area, to_do = f"{link}: groups", f"headrace link groups {link}"
+    if source is not None and source.groups_problem:
+        rights = "does its login have DESCRIBE on the groups?"
+        yield AREA.warn(area, f"offsets are not copied: {source.groups_problem}", f"{to_do}; {rights}")
+    refused = [each for each in groups if each.kind and each.refusal]
+    if refused:
+        first = refused[0]
+        yield AREA.warn(area, f"{len(refused)} are not copied, first {first.group_id}: {first.refusal}", to_do)
+    both = [each.group_id for each in groups if each.came_ms and each.has_members_there]
+    if both:
+        yield AREA.warn(area, f"{len(both)} came here and have members at the source, too, first {both[0]}", to_do)
 
 
 def _judge_source(link: str, source: LinkSource | None, now_ms: int) -> Finding | None:

@@ -120,9 +120,11 @@ class GroupCopies:
         }
 
     async def _write(self, row: LinkedGroup, offsets: Sequence[SourceOffset]) -> None:
-        """Write offsets if the source has others than before, or is ahead of the copy; or if a coordinator waits."""
+        """Write offsets if the source has others than before, or is ahead of the copy; or if a coordinator waits, or
+        the group has come here.
+        """
         is_new = self._written.get(row.group_id) != offsets or row.behind or row.asked > row.answered
-        if not is_new:
+        if not is_new and not row.may_have_come:
             return
         outcome = await self._api.copy_group_offsets(self._token, self._link, row.group_id, row.asked, offsets)
         if outcome is not GroupOutcome.REFUSED:

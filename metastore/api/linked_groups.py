@@ -2,7 +2,7 @@
 
     linked group      a group of the source that a link names (config `groups`)
     copied partition  a partition in which a link may write its offsets: a copy, or what was one when it was promoted
-    it came           it was seen to have members here: from then on no link writes its offsets
+    it came           it was seen to have members here, or offsets of its clients: from then on no link writes its offsets
 
 Place: workers report groups and write offsets (compactor/links/groups.py); the active controller judges them by the
 rights of the link's creator; a group's coordinator asks for the last offsets before the first member gets an assignment
@@ -73,6 +73,8 @@ class LinkedGroup(NamedTuple):
     """Partitions of copies in which the source has an offset of it."""
     behind: int
     """The sum of what its offsets here are behind those of the source, as of the last look."""
+    may_have_come: bool = False
+    """It has members or offsets of clients here, and is not noted as one that came yet."""
 
     @property
     def has_members_there(self) -> bool:

@@ -41,9 +41,15 @@ BUGS: dict[str, tuple[str, str, str, Callable[..., Awaitable[None]]]] = {
     ),
     "a client's commit written over": (
         "copy_group_offsets",
+        "AND o.link IS DISTINCT FROM p_link)",
+        "AND false)",
+        proofs.test_what_a_client_committed_here_is_never_written_over,
+    ),
+    "a transaction's offset written over as it ends": (
+        "copy_group_offsets",
         "     WHERE g.link = p_link;\nEND $$;",
         "     WHERE true;\nEND $$;",
-        proofs.test_what_a_client_committed_here_is_never_written_over,
+        proofs.test_a_transaction_that_ends_while_offsets_are_copied_wins,
     ),
     "a client's commit taken for a copy": (
         "commit_group_offsets",
@@ -75,6 +81,12 @@ BUGS: dict[str, tuple[str, str, str, Callable[..., Awaitable[None]]]] = {
         "g.asked",
         proofs.test_a_coordinator_learns_when_the_last_offsets_are_here,
     ),
+    "an answer although the copy lacks records": (
+        "copy_group_offsets",
+        "v_outcome = group_came() OR v_behind = 0",
+        "true",
+        proofs.test_a_coordinator_learns_when_the_last_offsets_are_here,
+    ),
 }
 
 
@@ -82,6 +94,7 @@ BUGS: dict[str, tuple[str, str, str, Callable[..., Awaitable[None]]]] = {
 async def test_a_planted_bug_fails_its_proof(groups: proofs.Groups, metastore_url: str, raw: Session, bug: str) -> None:
     function, right, wrong, proof = BUGS[bug]
     plant(metastore_url, function, right, wrong)
-    given = {"raw": raw} if "raw" in inspect.signature(proof).parameters else {}
+    wanted = inspect.signature(proof).parameters
+    given = {name: value for name, value in {"raw": raw, "metastore_url": metastore_url}.items() if name in wanted}
     with pytest.raises((AssertionError, HeadraceError, pytest.fail.Exception)):
         await proof(groups, **given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
+import psycopg
 import pytest
 
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecord
@@ -13,7 +15,7 @@ from headrace.metastore.api.linked_groups import FoundGroup, GroupOutcome, LastO
 from headrace.metastore.api.links import SourceReport
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
-from tests.metastore.sessions import Session, claim, join
+from tests.metastore.sessions import Session, claim, join, waiting
 from tests.metastore.test_linked_topics import LinkedScene, scene  # noqa: F401
 
 COPIED, CAME, REFUSED = GroupOutcome.COPIED, GroupOutcome.CAME, GroupOutcome.REFUSED
@@ -101,7 +103,8 @@ async def test_a_group_with_members_here_is_not_written_any_more(groups: Groups)
     await groups.store.groups.save_group("app", epoch, EMPTY)
     assert await groups.copy("app", 10) is CAME, "it came, and has only stopped"
     row = await groups.row("app")
-    assert row.came_ms and row.behind == 2
+    assert row.came_ms
+    assert row.behind == 2
     assert await groups.store.groups.delete_group("app", epoch)
     assert await groups.copy("app", 11) is COPIED, "it was deleted here, to be copied again"
     assert await groups.offsets("app") == [11]
@@ -112,8 +115,10 @@ async def test_what_a_client_committed_here_is_never_written_over(groups: Groups
     await groups.report("app")
     await groups.copy("app", 7, 0)
     await groups.commit("app", await groups.claim("app"), 15)
-    assert await groups.copy("app", 9, 0) is COPIED
+    assert (await groups.row("app")).may_have_come
+    assert await groups.copy("app", 9, 0) is CAME
     assert await groups.offsets("app") == [15, 0]
+    assert not (await groups.row("app")).may_have_come
 
 
 async def test_offsets_of_transactions_are_never_written_over(groups: Groups, raw: Session) -> None:
@@ -125,8 +130,24 @@ async def test_offsets_of_transactions_are_never_written_over(groups: Groups, ra
         f" VALUES (1, 'app', {key}, 12, -1, '')"
     )
     await raw.execute("SELECT store_pending_offsets(1)")
-    assert await groups.copy("app", 9) is COPIED
+    assert await groups.copy("app", 9) is CAME
     assert await groups.offsets("app") == [12]
+
+
+async def test_a_transaction_that_ends_while_offsets_are_copied_wins(
+    groups: Groups, raw: Session, metastore_url: str
+) -> None:
+    """It does not hold the group's row: the two meet at the offset's row."""
+    await groups.report("app")
+    await groups.copy("app", 7)
+    async with await psycopg.AsyncConnection.connect(metastore_url) as ending:
+        await ending.execute("UPDATE group_offsets SET committed_offset = 12, link = NULL WHERE group_id = 'app'")
+        copying = asyncio.ensure_future(groups.copy("app", 9))
+        await waiting(raw, 1)
+        await ending.commit()
+    assert await copying is COPIED
+    assert await groups.offsets("app") == [12]
+    assert await groups.copy("app", 9) is CAME
 
 
 async def test_after_the_promotion_offsets_end_where_the_copy_ended(groups: Groups) -> None:
@@ -183,7 +204,10 @@ async def test_a_coordinator_learns_when_the_last_offsets_are_here(groups: Group
     assert [row.asked for row in await api.asked_groups("old")] == [1]
     await groups.copy("app", 5, answers=0)
     assert await api.last_offsets("app") is LastOffsets.OLDER, "read before the question"
-    await groups.copy("app", 6, answers=1)
+    await groups.copy("app", 26, answers=1)
+    assert await api.last_offsets("app") is LastOffsets.OLDER, "the copy lacks records that the group has read"
+    await groups.linked.append(groups.linked.run(20, 29))
+    await groups.copy("app", 26, answers=1)
     assert await api.last_offsets("app") is LastOffsets.DONE
     assert await api.asked_groups("old") == []
     assert await api.ask_last_offsets(["old"], "app")

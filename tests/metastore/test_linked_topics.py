@@ -337,3 +337,17 @@ async def test_a_worker_that_knows_only_its_own_batches_forgets_none_of_before(s
     repeats = [batch(key, at, producer=4_711, epoch=2) for at in (5, 10, 15, 20, 25, 30)]
     outcomes = await _commit(scene, *repeats, batch(key, 7, producer=4_712))
     assert outcomes == [BatchOutcome.DUPLICATE] * 5 + [BatchOutcome.APPENDED] * 2
+
+
+@pytest.mark.requirement("X14")
+async def test_a_worker_that_does_not_know_the_sources_end_yet_reports_no_copy_as_whole(scene: LinkedScene) -> None:
+    """At the beginning of each run: an empty copy would have all that the source has."""
+    await scene.append(scene.run(0, 9))
+    unknown = [PartitionReport(key, -1, -1, -1) for key in scene.keys]
+    await scene.store.links.report_partitions(scene.token, unknown)
+    first, _ = await scene.store.links.linked_progress()
+    assert (first.current_ms, first.source_end) == (0, -1)
+    await scene.store.links.report_partitions(scene.token, [PartitionReport(scene.keys[0], 0, 30, 30)])
+    await scene.store.links.report_partitions(scene.token, unknown)
+    first, _ = await scene.store.links.linked_progress()
+    assert (first.current_ms, first.source_end, first.lag) == (0, 30, 20), "what an earlier run saw stays"

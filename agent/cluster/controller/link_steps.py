@@ -32,6 +32,7 @@ from headrace.agent.cluster.controller.link_following import (
 from headrace.agent.cluster.controller.rounds import ControllerStep
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.config.link_configs import CREATOR, LINK_NAME, TopicFilter, is_paused, value_of
+from headrace.metastore.api.linked_groups import LinkedGroup
 from headrace.metastore.api.links import (
     FoundTopic,
     LinkedGrowth,
@@ -216,7 +217,9 @@ class LinkSteps:
         gone = due_deletions(image, found, linked, self._judge)
         if gone and await self._metastore.topics.delete_topics(image.offset, [topic.topic_id for topic in gone]):
             logger.warning("linked topics deleted as at their sources: topics=%s", [topic.name for topic in gone])
-        if judged := judged_groups(image, await self._metastore.linked_groups.linked_groups(), self._judge):
+        groups = await self._metastore.linked_groups.linked_groups()
+        self._metrics.show_groups(groups)
+        if judged := judged_groups(image, groups, self._judge):
             links, group_ids, refusals = zip(*judged, strict=True)
             await self._metastore.linked_groups.note_group_refusals(links, group_ids, refusals)
 
@@ -279,7 +282,29 @@ class LinkGauges:
             ["link"],
             registry=registry,
         )
-        self._all = (self._lag, self._bytes, self._seconds, self._backlog, self._problems, self._lost)
+        self._groups = Gauge(
+            "headrace_links_groups",
+            "Groups that a link names; here: they came; refused: they are not copied, on the active controller",
+            ["link", "state"],
+            registry=registry,
+        )
+        self._groups_behind = Gauge(
+            "headrace_links_groups_behind_records",
+            "Largest sum of what the offsets of a group here are behind those at the source, of groups that have not"
+            " come here, on the active controller",
+            ["link"],
+            registry=registry,
+        )
+        self._all = (
+            self._lag,
+            self._bytes,
+            self._seconds,
+            self._backlog,
+            self._problems,
+            self._lost,
+            self._groups,
+            self._groups_behind,
+        )
 
     def clear(self) -> None:
         """Show nothing."""
@@ -309,3 +334,14 @@ class LinkGauges:
             self._backlog.labels(name).set(len(by_link[name]) - len(current))
             self._problems.labels(name).set(sums.problems + (name in away))
             self._lost.labels(name).set(sums.lost)
+
+    def show_groups(self, groups: Sequence[LinkedGroup]) -> None:
+        """Add the groups of links."""
+        behind: dict[str, int] = {}
+        for each in groups:
+            state = "refused" if each.refusal else "here" if each.came_ms else "following"
+            self._groups.labels(each.link, state).inc()
+            if state == "following":
+                behind[each.link] = max(each.behind, behind.get(each.link, 0))
+        for link, most in behind.items():
+            self._groups_behind.labels(link).set(most)

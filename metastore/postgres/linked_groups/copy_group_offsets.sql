@@ -1,9 +1,10 @@
 -- Write what a group has committed at the source of its link, as far as it may be: metastore.api.linked_groups.GroupOutcome.
 -- p_answers: the question of a coordinator that was there before the source was asked.
 --
--- Only what no client wrote here is written over, and only while the group has no members here: a coordinator stores that it
+-- Nothing is written once a client committed an offset in a copy, or the group has members here: a coordinator stores that it
 -- has some, under the group's row, before it gives the first one an assignment (agent/groups/outbox.py). So what this writes
--- is there before a member asks for it, or is not written. An offset never passes the end of the copy, or of what was the copy
+-- is there before a member asks for it, or is not written. A transaction that ends meanwhile wins: it does not hold the group's
+-- row, so each offset is looked at again where it is written. An offset never passes the end of the copy, or of what was the copy
 -- when it was promoted: what is above is of other records, or of none yet.
 --
 -- Locks: the job's row, shared; the linked group's row; the group's row; then the partitions' rows, shared, and the offsets
@@ -18,6 +19,7 @@ DECLARE
     v_group    consumer_groups;
     v_is_new   boolean := false;
     v_outcome  smallint := group_copied();
+    v_behind   bigint;
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     SELECT * INTO v_linked FROM linked_groups WHERE link = p_link AND group_id = p_group_id FOR UPDATE;
@@ -32,18 +34,22 @@ BEGIN
         ON CONFLICT (group_id) DO NOTHING;
         v_is_new := v_is_new OR FOUND;
     END LOOP;
-    IF v_group.state <> 'Empty' OR v_group.kind = 'share' OR (v_linked.came_at IS NOT NULL AND NOT v_is_new) THEN
+    IF v_group.state <> 'Empty' OR v_group.kind = 'share' OR (v_linked.came_at IS NOT NULL AND NOT v_is_new)
+       OR EXISTS (SELECT FROM group_offsets o
+                   WHERE o.group_id = p_group_id AND o.partition_key = ANY (p_keys) AND o.link IS DISTINCT FROM p_link) THEN
         v_outcome := group_came();
     ELSE
         PERFORM write_copied_offsets(p_link, p_group_id, p_keys, p_offsets, p_leader_epochs, p_metadata);
     END IF;
+    SELECT coalesce(sum(greatest(t.committed - coalesce(o.committed_offset, 0), 0)), 0) INTO v_behind
+      FROM unnest(p_keys, p_offsets) AS t (key, committed)
+      LEFT JOIN group_offsets o ON o.group_id = p_group_id AND o.partition_key = t.key;
     UPDATE linked_groups g
-       SET answered = greatest(g.answered, p_answers), offsets = cardinality(p_keys),
+       SET answered = CASE WHEN v_outcome = group_came() OR v_behind = 0 THEN greatest(g.answered, p_answers)
+                           ELSE g.answered END,  -- the copy lacks records that the group has read: they come
+           offsets = cardinality(p_keys), behind = v_behind,
            copied_at = CASE WHEN v_outcome = group_copied() THEN wall_time() ELSE g.copied_at END,
-           came_at = CASE WHEN v_outcome = group_came() THEN coalesce(g.came_at, wall_time()) END,
-           behind = (SELECT coalesce(sum(greatest(t.committed - coalesce(o.committed_offset, 0), 0)), 0)
-                       FROM unnest(p_keys, p_offsets) AS t (key, committed)
-                       LEFT JOIN group_offsets o ON o.group_id = p_group_id AND o.partition_key = t.key)
+           came_at = CASE WHEN v_outcome = group_came() THEN coalesce(g.came_at, wall_time()) END
      WHERE g.link = p_link AND g.group_id = p_group_id;
     RETURN v_outcome;
 END $$;

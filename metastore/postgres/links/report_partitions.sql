@@ -1,5 +1,5 @@
 -- Where the source's partitions are. p_ready: the copy has all that the source had at this look, at p_ends[i], so that it may be
--- promoted as long as its log ends there. p_lost counts up.
+-- promoted as long as its log ends there. p_lost counts up. An end of -1: the source has not said it to this worker yet.
 -- Locks: the job's row, shared; the linked partitions' rows, ascending. Idempotent: but for p_lost. Cost: an update each.
 CREATE OR REPLACE FUNCTION report_partitions(
     p_job_id bigint, p_epoch bigint, p_key bigint[], p_starts bigint[], p_ends bigint[], p_stables bigint[],
@@ -10,8 +10,11 @@ BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     PERFORM FROM linked_partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
     UPDATE linked_partitions l
-       SET source_start = r.start, source_end = r.finish, source_stable = r.stable, seen_at = wall_time(),
-           current_at = CASE WHEN h.high_watermark >= r.finish THEN wall_time() ELSE l.current_at END,
+       SET source_start = CASE WHEN r.finish < 0 THEN l.source_start ELSE r.start END,
+           source_end = CASE WHEN r.finish < 0 THEN l.source_end ELSE r.finish END,
+           source_stable = CASE WHEN r.finish < 0 THEN l.source_stable ELSE r.stable END,
+           seen_at = CASE WHEN r.finish < 0 THEN l.seen_at ELSE wall_time() END,
+           current_at = CASE WHEN r.finish BETWEEN 0 AND h.high_watermark THEN wall_time() ELSE l.current_at END,
            ready_end = CASE WHEN r.ready THEN r.finish ELSE -1 END,
            lost = l.lost + r.lost, problem = r.problem
       FROM unnest(p_key, p_starts, p_ends, p_stables, p_ready, p_lost, p_problems)

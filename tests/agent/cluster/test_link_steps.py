@@ -277,6 +277,16 @@ async def test_groups_are_judged_by_the_rights_of_their_links_creator(world: Wor
     world.api.groups_found = [found, found._replace(group_id="secret"), share, of_no_link]
     await world.look()
     assert [each.refusal for each in world.api.groups_found] == ["", "may not READ", NO_OFFSETS, None]
+    came = found._replace(group_id="came", came_ms=5, behind=99, refusal="")
+    world.api.groups_found += [came, found._replace(group_id="slow", behind=7, refusal="")]
+    await world.look()
+    shown = [
+        world.registry.get_sample_value("headrace_links_groups", {"link": "old", "state": state})
+        for state in ("following", "here", "refused")
+    ]
+    assert shown == [2, 1, 2]
+    assert world.metric("groups_behind_records") == 7
+    del world.api.groups_found[-2:]
     world.denied = set()
     await world.look()
     assert [each.refusal for each in world.api.groups_found] == ["", "", NO_OFFSETS, None]

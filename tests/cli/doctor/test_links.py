@@ -9,6 +9,7 @@ import pytest
 
 from headrace.cli.doctor.findings import Level
 from headrace.cli.doctor.links import LinksFound, judge
+from headrace.metastore.api.linked_groups import NO_OFFSETS, LinkedGroup
 from headrace.metastore.api.links import FoundTopic, LinkedProgress, LinkSource, Promotion
 
 pytestmark = pytest.mark.requirement("X14")
@@ -32,9 +33,10 @@ def _judged(
     source: LinkSource | None = SEEN,
     state: str = "active",
     topics: tuple[FoundTopic, ...] = (),
+    groups: tuple[LinkedGroup, ...] = (),
 ) -> list[tuple[Level, str]]:
     links = {"old": ACTIVE | {"link.state": state}}
-    found = LinksFound(links, [] if source is None else [source], copies, topics, NOW_MS)
+    found = LinksFound(links, [] if source is None else [source], copies, topics, groups, NOW_MS)
     return [(each.level, each.found) for each in judge(found)]
 
 
@@ -71,4 +73,20 @@ def test_topics_that_are_not_copied_are_counted() -> None:
             Level.WARN,
             "1 topics of the source are not copied, first b: a topic of this name is here already, and is no copy",
         ),
+    ]
+
+
+def test_groups_that_are_not_copied_or_read_on_both_sides_are_named() -> None:
+    follows = LinkedGroup("old", "app", "classic", "Stable", "", 0, 0, NOW_MS, 0, 3, 7)
+    assert _judged(_copy(), groups=(follows,))[1:] == []
+    queue = follows._replace(group_id="queue", kind="share", refusal=NO_OFFSETS)
+    asked = follows._replace(group_id="asked", kind="", refusal="may not READ")
+    both = follows._replace(group_id="both", came_ms=NOW_MS)
+    assert _judged(_copy(), groups=(follows, queue, asked, both))[1:] == [
+        (Level.WARN, f"1 are not copied, first queue: {NO_OFFSETS}"),
+        (Level.WARN, "1 came here and have members at the source, too, first both"),
+    ]
+    silent = SEEN._replace(groups_problem="groups: not authorized")
+    assert _judged(_copy(), source=silent)[1:] == [
+        (Level.WARN, "offsets are not copied: groups: not authorized"),
     ]
