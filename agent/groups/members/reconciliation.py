@@ -182,8 +182,14 @@ def _step(
 ) -> M:
     to_revoke = member.assigned - target
     if to_revoke and (owned is None or owned & to_revoke):
-        # it keeps its epoch until it has given them up
-        return replace(member, state=MemberState.UNREVOKED, assigned=member.assigned & target, to_revoke=to_revoke)
+        # it keeps its epoch until it has given them up; what it gave up before is not its own any more
+        return replace(
+            member,
+            state=MemberState.UNREVOKED,
+            assigned=member.assigned & target,
+            to_revoke=to_revoke,
+            since={key: epoch for key, epoch in member.since.items() if key in member.assigned},
+        )
     missing = target - member.assigned
     unreleased = frozenset(key for key in missing if held_by_others(key))
     assigned, at_target = target - unreleased, member.at_epoch(target_epoch)

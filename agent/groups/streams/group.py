@@ -212,7 +212,11 @@ class StreamsGroup(MemberGroup[StreamsMember, StreamsHeartbeat]):
         return super()._leave_by(request)
 
     def _has_news(self, known: StreamsMember | None, member: StreamsMember, request: StreamsHeartbeat) -> bool:
-        return known is None or member.assigned != known.assigned
+        """Return whether its tasks changed, or it says others than it has: then it missed an answer, and Kafka's
+        coordinator would not repeat that.
+        """
+        said = self._owned(request)
+        return known is None or member.assigned != known.assigned or said not in (None, member.assigned)
 
     def _shows_its_epoch(self, member: StreamsMember, request: StreamsHeartbeat) -> bool:
         return member.shows(request.member_epoch, self._owned(request))

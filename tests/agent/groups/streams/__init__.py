@@ -1,0 +1,1 @@
+"""Streams groups: topologies, tasks, members, requests."""
