@@ -6,6 +6,7 @@ Invariant: only reads. Internal topics and values that the cluster keeps secret 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from headrace.config.link_configs import ACTIVE, LINK_NAME, OWN, STATE
 from headrace.metastore.api.agents import CLUSTER_LINKS
 from headrace.protocol.client.cluster import KafkaCluster, require
 from headrace.protocol.link_requests import LinkOp, LinkRequest
+from headrace.storage.errors import InvalidError
 
 SET_FOR_TOPIC, SET_FOR_ALL_BROKERS, DEFAULT = 1, 3, 5
 """Kafka's ConfigSource of values that were set for the topic, for the whole cluster, or not at all."""
@@ -85,7 +87,8 @@ def read_cluster(
         _named_configs(cluster, CLIENT_METRICS) if ObjectKind.CLIENT_METRICS in kinds else {},
     )
     secret = frozenset(str(each.name) for each in found if each.is_sensitive)
-    return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret, has_links))
+    copies = _copies(cluster) if ObjectKind.TOPIC in kinds and has_links else frozenset()
+    return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret, has_links, copies))
 
 
 def _named_configs(cluster: KafkaCluster, kind: int) -> dict[str, dict[str, str]]:
@@ -95,6 +98,15 @@ def _named_configs(cluster: KafkaCluster, kind: int) -> dict[str, dict[str, str]
         configs = describe_configs(cluster, (kind, name))
         found[name] = {str(c.name): str(c.value) for c in configs if c.config_source == SET_FOR_NAMED[kind]}
     return {name: configs for name, configs in found.items() if configs}
+
+
+def _copies(cluster: KafkaCluster) -> frozenset[str]:
+    """The topics that links copy; none if the caller may not see links."""
+    with contextlib.suppress(InvalidError):
+        links = cluster.links(LinkRequest(op=LinkOp.LIST)).links
+        shown = [cluster.links(LinkRequest(op=LinkOp.SHOW, link=link.name)).links for link in links]
+        return frozenset(topic.name for (link,) in shown for topic in link.topics if topic.is_linked)
+    return frozenset()
 
 
 def _links(cluster: KafkaCluster) -> dict[str, LinkConfigs]:

@@ -173,7 +173,8 @@ def _topics(
             yield ApplyStep(Action.CREATE, ObjectKind.TOPIC, name, tuple(_created(topic)))
             continue
         yield from _altered_topic(name, topic, found, facts, refusals)
-    yield from _pruned(wishes, ObjectKind.TOPIC, current.topics.keys() - wanted.topics.keys(), Risk.DATA)
+    gone = current.topics.keys() - wanted.topics.keys() - facts.copies
+    yield from _pruned(wishes, ObjectKind.TOPIC, gone, Risk.DATA)
 
 
 def _created(topic: TopicState) -> Iterator[FieldChange]:

@@ -103,6 +103,8 @@ class ClusterAbilities:
     """Configs of the cluster with values that it does not show."""
     has_links: bool = True
     """Whether the cluster can copy topics of others: Headrace can."""
+    copies: frozenset[str] = frozenset()
+    """Topics that links copy: links create and delete them, no file does."""
 
 
 class Action(enum.StrEnum):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import socket
 from collections.abc import Callable, Iterable
@@ -265,7 +266,8 @@ class KafkaCluster:
                     del self._connections[node_id]
             if isinstance(error, CorruptError):
                 raise
-            raise UnavailableError(f"broker did not answer: node={node_id} {error}") from error
+            reason = "the connection was ended here" if error.errno == errno.EBADF else error
+            raise UnavailableError(f"broker did not answer: node={node_id} {reason}") from error
 
     def set_partition_count(self, topic: str, count: int, timeout_ms: int) -> None:
         """Headrace's request for a count, also a lower one; InvalidError if it is refused or the cluster is another.

@@ -156,3 +156,12 @@ def test_passwords_are_set_again_on_request_only() -> None:
         ObjectKind.USER,
         (FieldChange("iterations", "8192", "8192"),),
     )
+
+
+@pytest.mark.requirement("X14")
+def test_copies_of_a_link_are_not_pruned() -> None:
+    """A link creates them, and the cluster refuses to delete one."""
+    wishes = Wishes((Scope(ObjectKind.TOPIC),))
+    (step,) = make_plan(ClusterState(), _topic(), wishes).steps
+    assert (step.action, step.key) == (Action.DELETE, "t")
+    assert make_plan(ClusterState(), _topic(), wishes, ClusterAbilities(copies=frozenset("t"))).steps == ()
