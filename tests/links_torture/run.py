@@ -22,6 +22,7 @@ from pathlib import Path
 
 from headrace.cli.bench.topic_admin import create_topic
 from tests.links_torture.headrace import COMMAND, headrace
+from tests.links_torture.movers import GroupMover
 from tests.links_torture.reading import LiveReader, Place, differences, read_all
 from tests.links_torture.writers import PARTITIONS, PLAIN, TRANSACTIONAL, SourceWriter
 from tests.torture.kills.kafka_servers import KafkaServers
@@ -62,8 +63,9 @@ async def run_links(directory: Path, seed: int, seconds: float, bytes_per_s: int
         for topic in (PLAIN, TRANSACTIONAL):
             await asyncio.to_thread(create_topic, source.bootstrap, topic, PARTITIONS, REPLICAS)
         await asyncio.to_thread(
-            _link, here, "create", LINK, "--from", source.bootstrap, "--topics", f"{PLAIN},{TRANSACTIONAL}"
-        )
+            _link, here, "create", LINK, "--from", source.bootstrap, "--topics", f"{PLAIN},{TRANSACTIONAL}",
+            "--groups", "mover.*",
+        )  # fmt: skip
         writers = [
             SourceWriter(topic, source.bootstrap, bytes_per_s // 2, random.Random(rng.random()))
             for topic in (PLAIN, TRANSACTIONAL)
@@ -76,6 +78,11 @@ async def run_links(directory: Path, seed: int, seconds: float, bytes_per_s: int
         live = LiveReader(here, places)
         live.start()
         stack.push_async_callback(asyncio.to_thread, live.stop)
+        mover = GroupMover(
+            source.bootstrap, here, [PLAIN, TRANSACTIONAL], lambda group: _is_copied(here, group), random.Random(seed)
+        )
+        mover.start()
+        stack.push_async_callback(asyncio.to_thread, mover.stop)
         say("both topics are copied; kills begin")
         until = time.monotonic() + seconds
         schedules = random.Random(rng.random()), random.Random(rng.random())
@@ -100,6 +107,8 @@ async def run_links(directory: Path, seed: int, seconds: float, bytes_per_s: int
             _strikes(strike_compactor, schedules[1], until),
             _watch(here, outcome, until),
         )
+        await asyncio.to_thread(mover.stop)
+        outcome.counts["groups"], outcome.offences = mover.counts, [*outcome.offences, *mover.offences]
         for writer in writers:
             await asyncio.to_thread(writer.stop)
             outcome.counts[writer.topic] = writer.counts
@@ -163,6 +172,12 @@ def _compare(source: str, here: str, places: list[Place], live: LiveReader, outc
         own = [place for place in places if place[0] == topic]
         outcome.records[topic] = sum(len(theirs[place]) for place in own)
         outcome.offsets[topic] = sum(ends[place] for place in own)
+
+
+def _is_copied(here: str, group: str) -> bool:
+    """Return whether the link has copied offsets of the group."""
+    found = _link(here, "groups", LINK)["groups"]
+    return any(each["group_id"] == group and each["copied_ms"] >= 0 and each["offsets"] for each in found)
 
 
 def _link(here: str, *words: str) -> dict:  # type: ignore[type-arg]
