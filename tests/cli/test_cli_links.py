@@ -14,7 +14,7 @@ from headrace.cli import links
 from headrace.cli.link_source import SeenTopic, look, open_source, source_configs
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
-from headrace.protocol.link_requests import NEVER, LinkOp, LinkRequest, LinkResponse, ShownLink, ShownTopic
+from headrace.protocol.link_requests import NEVER, LinkOp, LinkRequest, LinkResponse, ShownGroup, ShownLink, ShownTopic
 
 pytestmark = pytest.mark.requirement("X14")
 KEY = "-----BEGIN PRIVATE KEY-----\nKEY\n-----END PRIVATE KEY-----"
@@ -179,3 +179,25 @@ def test_a_look_says_what_would_be_copied_and_what_not(monkeypatch: pytest.Monke
         ("taken", 1, 3, -1, "link 'second' copies a topic of this name"),
     ]
     assert "segment.bytes is left out: invalid value for topic config segment.bytes" in seen[0].notes[0]
+
+
+def test_groups_are_printed_with_what_they_lack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = (
+        ShownGroup(group_id="app", kind="consumer", source_state="Stable", offsets=3, behind=7, copied_ms=4_000),
+        ShownGroup(group_id="moved", kind="classic", source_state="Empty", is_here=True, problem="why"),
+    )
+    link = ShownLink(name="old", groups=groups, groups_problem="groups: not authorized")
+    cluster = FakeCluster(lambda request: LinkResponse(links=(link,)))
+    monkeypatch.setattr(links, "open_cluster", lambda args: cluster)
+    assert main(["link", "groups", "old", "-b", "x:1"]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[:7] for line in shown.out.splitlines()[1:]] == [
+        ["app", "consumer", "Stable", "follows", "3", "7", "4.0"],
+        ["moved", "classic", "Empty", "came", "0", "0", "-"],
+    ]
+    assert "not authorized" in shown.err
+    assert cluster.asked[0].op is LinkOp.GROUPS
+    assert _run(monkeypatch, cluster, "groups", "old") == 0
+    assert [each["group_id"] for each in json.loads(capsys.readouterr().out)["groups"]] == ["app", "moved"]

@@ -11,8 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.apis.links import changed_link
 from headrace.agent.cluster.log_change import LogChange
+from headrace.agent.topics.link_report import NOT_JUDGED, ON_BOTH_SIDES
 from headrace.agent.topics.links import LinkRequests
 from headrace.config.link_configs import LINK_RESOURCE
+from headrace.metastore.api.linked_groups import LinkedGroup
 from headrace.metastore.api.links import LinkSource, Promotion
 from headrace.metastore.link_secrets import opened
 from headrace.metastore.sealing import Sealing
@@ -272,6 +274,31 @@ async def test_links_are_listed_without_and_shown_with_their_topics(world: World
         ("orders.d", False, ("the controller has not created the copy yet",)),
     ]
     assert (await world.ask(LinkOp.SHOW, "third")).error_code == ErrorCode.resource_not_found
+
+
+async def test_groups_are_shown_with_where_they_are_and_why_they_are_not_copied(world: World) -> None:
+    world.api.add_link()
+    world.api.sources.append(LinkSource("old", "c1", NOW_MS, "", "groups: not authorized"))
+    app = LinkedGroup("old", "app", "classic", "Stable", "", 0, 0, NOW_MS - 3_000, 0, 4, 17)
+    world.api.groups_found = [
+        app,
+        app._replace(group_id="asked-for-here", kind=""),
+        app._replace(group_id="both", came_ms=NOW_MS, behind=0),
+        app._replace(group_id="new", refusal=None, copied_ms=0),
+        app._replace(link="another"),
+        app._replace(group_id="late", behind=99, state="Empty"),
+    ]
+    (link,) = (await world.ask(LinkOp.GROUPS)).links
+    assert link.groups_problem == "groups: not authorized"
+    shown = [(each.group_id, each.has_members_there, each.is_here, each.behind, each.problem) for each in link.groups]
+    assert shown == [
+        ("new", True, False, 17, NOT_JUDGED),
+        ("both", True, True, 0, ON_BOTH_SIDES),
+        ("late", False, False, 99, ""),
+        ("app", True, False, 17, ""),
+    ]
+    assert [each.copied_ms for each in link.groups] == [NEVER, 3_000, 3_000, 3_000]
+    assert (await world.ask(LinkOp.GROUPS, "third")).error_code == ErrorCode.resource_not_found
 
 
 @pytest.mark.parametrize(

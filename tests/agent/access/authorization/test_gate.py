@@ -28,6 +28,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.link_requests import (
     LINKS_KEY,
+    READS,
     LinkOp,
     LinkRequest,
     decode_link_response,
@@ -209,7 +210,7 @@ async def test_a_link_is_changed_with_alter_and_read_with_describe_on_the_cluste
 
     gated.grant((AclOperation.DESCRIBE, "kafka-cluster"), of=AclResource.CLUSTER)
     for op in LinkOp:
-        is_read = op in (LinkOp.LIST, LinkOp.SHOW)
+        is_read = op in READS
         assert await code(op) == (0 if is_read else ErrorCode.cluster_authorization_failed), op
     gated.grant((AclOperation.ALTER, "kafka-cluster"), of=AclResource.CLUSTER)
     assert [await code(op) for op in LinkOp] == [0] * len(LinkOp)
