@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.cli.client.committed import CommittedReader, LogBounds, LogStartMovedError
+from headrace.cli.client.committed import CommittedBounds, CommittedReader, LogStartMovedError
 from headrace.cli.client.offsets import TopicPartition
 from headrace.cli.configs import describe_topics
 from headrace.cli.link_source import open_source, source_configs
@@ -99,9 +99,9 @@ class ComparedTopic(NamedTuple):
 class BothBounds(NamedTuple):
     """The logs of a partition on both sides, and the offsets that were compared."""
 
-    source: LogBounds
-    here: LogBounds
-    compared: LogBounds
+    source: CommittedBounds
+    here: CommittedBounds
+    compared: CommittedBounds
 
 
 @dataclass
@@ -239,20 +239,22 @@ class Verification:
             self._bar("waiting", 0, 0)
             self._here.ask(lambda cluster: cluster.pause(LOOK_SECONDS))
 
-    def _compare(self, topic: ComparedTopic, row: VerifiedPartition, source: LogBounds, here: LogBounds) -> None:
+    def _compare(
+        self, topic: ComparedTopic, row: VerifiedPartition, source: CommittedBounds, here: CommittedBounds
+    ) -> None:
         """Read and judge one partition; again if its log start moves meanwhile."""
         place = row.topic, row.partition
         for _ in range(STARTS_MAX):
             start, end = max(source.start, here.start), min(source.end, here.end, self._until.get(place, source.end))
-            compared = LogBounds(min(start, end), end)
+            compared = CommittedBounds(min(start, end), end)
             ranges = ranges_of(compared) if self._sample else [compared]
             comparison, stops = Comparison(), list[str]()
             try:
                 for each in ranges:
                     comparison.compare(*self._sides(place, each, stops))
             except LogStartMovedError:
-                source = LogBounds(self._source.bounds([place])[place].start, source.end)
-                here = LogBounds(self._here.bounds([place])[place].start, here.end)
+                source = CommittedBounds(self._source.bounds([place])[place].start, source.end)
+                here = CommittedBounds(self._here.bounds([place])[place].start, here.end)
                 continue
             row.bounds = BothBounds(source, here, compared)
             row.sampled = sum(each.end - each.start for each in ranges) if self._sample else 0
@@ -263,7 +265,7 @@ class Verification:
         raise UnavailableError(f"{row.topic}:{row.partition}: its log start moves faster than it can be read")
 
     def _sides(
-        self, place: TopicPartition, offsets: LogBounds, stops: list[str]
+        self, place: TopicPartition, offsets: CommittedBounds, stops: list[str]
     ) -> tuple[Iterable[RecordColumns], Iterable[RecordColumns]]:
         """The records of both sides. What could not be read at the end becomes a note."""
 
@@ -281,13 +283,13 @@ class Verification:
             self._bar("offsets", self._done + int(piece.offsets[-1]) + 1 - start, self._total)
 
 
-def ranges_of(bounds: LogBounds, count: int = RANGES, length: int = RANGE_OFFSETS) -> list[LogBounds]:
+def ranges_of(bounds: CommittedBounds, count: int = RANGES, length: int = RANGE_OFFSETS) -> list[CommittedBounds]:
     """`count` ranges of `length` offsets, evenly spread from the start to the end; all of it if they would meet."""
     if count * length >= bounds.end - bounds.start:
         return [bounds]
     step = (bounds.end - length - bounds.start) / (count - 1)
     starts = [bounds.start + round(number * step) for number in range(count)]
-    return [LogBounds(start, start + length) for start in starts]
+    return [CommittedBounds(start, start + length) for start in starts]
 
 
 def judge(
@@ -366,6 +368,6 @@ def _json_row(row: VerifiedPartition) -> dict[str, Any]:
     found = asdict(row) | {"differences": row.differences._asdict()}
     del found["bounds"]
     for name in BothBounds._fields:
-        bounds: LogBounds | None = getattr(row.bounds, name, None)
+        bounds: CommittedBounds | None = getattr(row.bounds, name, None)
         found[name] = None if bounds is None else bounds._asdict()
     return found

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 from headrace.cli.client.offsets import EARLIEST, LATEST, READ_COMMITTED, TopicPartition, list_offsets, partitions_of
 from headrace.cli.client.records import AbortedBatches, FetchedBatches, fetch_batches
 from headrace.protocol.client.cluster import KafkaCluster
-from headrace.storage.errors import HeadraceError, InvalidError, RetryableError
+from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, RetryableError
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import RecordColumns, open_batch
@@ -34,7 +34,7 @@ PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class LogBounds(NamedTuple):
+class CommittedBounds(NamedTuple):
     """The log start and the last stable offset of a partition."""
 
     start: int
@@ -66,20 +66,20 @@ class CommittedReader:
         """Return what `work` returns with the cluster; repeated while it fails with RetryableError."""
         return self._thread.submit(self._repeated, work).result()
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
+    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedBounds]:
         """The bounds of each partition. The ends are asked for after the starts: none is below its start."""
         wanted = list(places)
         if not wanted:
             return {}
         starts = self.ask(lambda cluster: list_offsets(cluster, dict.fromkeys(wanted, EARLIEST)))
         ends = self.ask(lambda cluster: list_offsets(cluster, dict.fromkeys(wanted, LATEST), READ_COMMITTED))
-        return {place: LogBounds(starts[place], max(ends[place], starts[place])) for place in wanted}
+        return {place: CommittedBounds(starts[place], max(ends[place], starts[place])) for place in wanted}
 
     def records(self, place: TopicPartition, start: int, end: int) -> Generator[RecordColumns, None, int]:
         """Yield the records with offsets in [start, end), a batch at a time; where reading ended is returned.
 
-        LogStartMovedError if the log begins behind `start` now; CorruptError for batches that are none; other errors
-        as `require`.
+        LogStartMovedError if the log begins behind `start` now; CorruptError for an answer that cannot be; other
+        errors as `require`.
         """
         position, empty = start, 0
         fetching = self._thread.submit(self._fetched, place, position) if position < end else None
@@ -118,6 +118,8 @@ class CommittedReader:
         for left in reversed(range(TRIES)):
             try:
                 return work(self._connected())
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                raise CorruptError(f"the answer cannot be used: {error!r}") from error
             except RetryableError:
                 cluster = self._cluster
                 self._hang_up()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.cli.client.committed import LogBounds
+from headrace.cli.client.committed import CommittedBounds
 from headrace.cli.link_verify import BothBounds, ComparedTopic, VerifiedPartition, judge, ranges_of
 from headrace.storage.records.codec import Record, RecordColumns, encode_batch, open_batch
 from headrace.storage.records.comparison import Comparison
@@ -33,7 +33,13 @@ def _judged(
     found = Comparison()
     found.compare(*(_columns([each for each in range(start, end) if each not in less]) for less in lacking))
     row = VerifiedPartition("orders", 0)
-    judge(row, BothBounds(LogBounds(*source), LogBounds(*here), LogBounds(start, end)), topic, found, until)
+    judge(
+        row,
+        BothBounds(CommittedBounds(*source), CommittedBounds(*here), CommittedBounds(start, end)),
+        topic,
+        found,
+        until,
+    )
     return row
 
 
@@ -94,15 +100,15 @@ def test_what_is_removed_by_key_is_no_difference(
 
 
 def test_a_sample_has_both_ends() -> None:
-    ranges = ranges_of(LogBounds(100, 100_100), count=5, length=1_000)
+    ranges = ranges_of(CommittedBounds(100, 100_100), count=5, length=1_000)
     assert [each.start for each in ranges] == [100, 24_850, 49_600, 74_350, 99_100]
     assert ranges[-1].end == 100_100
-    assert ranges_of(LogBounds(100, 5_100), count=5, length=1_000) == [LogBounds(100, 5_100)]
-    assert ranges_of(LogBounds(7, 7)) == [LogBounds(7, 7)]
+    assert ranges_of(CommittedBounds(100, 5_100), count=5, length=1_000) == [CommittedBounds(100, 5_100)]
+    assert ranges_of(CommittedBounds(7, 7)) == [CommittedBounds(7, 7)]
 
 
 def test_a_sample_says_what_it_leaves_out() -> None:
     row = VerifiedPartition("orders", 0, sampled=5_000)
-    whole = LogBounds(0, 100_000)
+    whole = CommittedBounds(0, 100_000)
     judge(row, BothBounds(whole, whole, whole), LINKED, Comparison())
     assert row.notes == ["not compared: 95,000 of 100,000 offsets"]

@@ -30,6 +30,7 @@ NOT_RUN = {
     **dict.fromkeys(("headrace damage r", "headrace damage s"), "damage in the bucket"),
     "headrace topics alter orders --": "records that move for minutes",
     "headrace cluster unregister": "an agent that is gone",
+    **dict.fromkeys(("headrace link", "headrace cluster export --from"), "another cluster"),
     **dict.fromkeys(("headrace groups d", "headrace groups r"), "a group with members"),
     **dict.fromkeys(("headrace segments s", "headrace segments h", "headrace segments m"), "merged files"),
     **dict.fromkeys(("headrace cluster plan", "headrace cluster apply"), "a file that describes the passwords, too"),
