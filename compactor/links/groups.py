@@ -36,7 +36,7 @@ OFFSETS_MAX = 200_000
 """Offsets of all of them."""
 GROUPS_PER_REQUEST = 100
 TOPICS_PER_REQUEST = 500
-OF_CONSUMERS = ("consumer", "")
+OF_CONSUMERS = ("consumer", "streams", "")
 """Kafka's protocol types of groups that may have offsets: the empty one has offsets without ever having had members."""
 
 

@@ -84,19 +84,20 @@ async def groups(metastore: PostgresMetastore, metastore_url: str, raw: Session)
 
 async def test_offsets_of_named_groups_are_copied_and_others_are_not(groups: GroupScene) -> None:
     groups.there("app", 12)
+    groups.there("topology", 9, kind="streams", protocol_type="streams")
     groups.there("other-app", 12)
     groups.there("workers", 12, protocol_type="connect")
     groups.there("queue", 12, kind="share", protocol_type="share")
     await groups.look()
-    assert await groups.here("app") == 12
+    assert [await groups.here(each) for each in ("app", "topology")] == [12, 9]
     assert [await groups.here(each) for each in ("other-app", "workers")] == [None, None]
-    assert [row.group_id for row in await groups.api.linked_groups()] == ["app", "queue"]
+    assert [row.group_id for row in await groups.api.linked_groups()] == ["app", "queue", "topology"]
     groups.there("app", 3)
     await groups.copies.look()
     assert await groups.here("app") == 3
     del groups.source.listed["app"]
     await groups.copies.look()
-    assert [row.group_id for row in await groups.api.linked_groups()] == ["queue"]
+    assert [row.group_id for row in await groups.api.linked_groups()] == ["queue", "topology"]
     assert await groups.here("app") == 3
 
 
