@@ -51,6 +51,7 @@ from headrace.tables.state import (
     TableView,
     definition_of,
 )
+from headrace.tables.warehouse import place_of_files, secrets_of_files
 
 RETRIES = "commit.retry.num-retries"
 OWN_PROPERTIES = {
@@ -81,12 +82,7 @@ class CatalogAddress:
         """OptionError if the settings name no catalog."""
         if not settings.tables_catalog_name:
             raise OptionError("tables.catalog.name is not set: it names the Iceberg catalog")
-        given = {"uri": settings.tables_catalog_uri, "warehouse": settings.tables_warehouse}
-        if settings.s3_endpoint:
-            style = "false" if settings.s3_path_style else "true"
-            given |= {"s3.endpoint": settings.s3_endpoint, "s3.force-virtual-addressing": style}
-        if settings.s3_region:
-            given["s3.region"] = settings.s3_region
+        given = {"uri": settings.tables_catalog_uri, **place_of_files(settings)}
         properties = {name: value for name, value in given.items() if value}
         return cls(settings.tables_catalog_name, settings.tables_namespace, properties)
 
@@ -98,12 +94,14 @@ class CatalogAddress:
                 f" PYICEBERG_CATALOG__{self.name.upper()}__URI"
             )
         configured = Config().get_catalog_config(self.name) or {}
+        opened_by = secrets_of_files()
         known = [(name, str(value)) for name, value in (*self.properties.items(), *configured.items())]
+        known += [(name, value) for name, value in opened_by.items()]
         secrets = [
             text for name, value in known for text in (value, f"{name}={value}") if text == value or "@" not in value
         ]
         try:
-            return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
+            return TableCatalog(load_catalog(self.name, **self.properties, **opened_by), self.namespace)
         except (ValueError, exceptions.NotInstalledError) as error:
             raise OptionError(
                 f"catalog {self.name} cannot be opened: {without_secrets(str(error), *secrets)}"

@@ -116,7 +116,7 @@ def stored_files(table: Table) -> dict[str, WarehouseFile]:
     if not isinstance(table.io, PyArrowFileIO):
         return {}
     folder = f"{table.metadata.location.rstrip('/')}/data"
-    scheme, netloc, path = PyArrowFileIO.parse_location(folder)
+    scheme, netloc, path = table.io.parse_location(folder, table.io.properties)
     storage = table.io.fs_by_scheme(scheme, netloc)
     found = {}
     for info in storage.get_file_info(pyarrow.fs.FileSelector(path, recursive=True, allow_not_found=True)):
@@ -130,7 +130,7 @@ def changed_ms(table: Table, location: str) -> int | None:
     """Return when the store took this file; None if it does not say, or has no such file."""
     if not isinstance(table.io, PyArrowFileIO):
         return None
-    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    scheme, netloc, path = table.io.parse_location(location, table.io.properties)
     info = table.io.fs_by_scheme(scheme, netloc).get_file_info(path)
     return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
 
