@@ -137,6 +137,8 @@ async def follow_pace(
 REQUESTS_PER_S = 500
 """Far below the limits of a bucket, so that background work never causes throttling of producers."""
 ALL_OF_A_CORE = 100
+LINK_LEASE_MS = 12_000
+"""Shorter than of other jobs: a copy falls behind, and groups wait for offsets, until what a killed worker had is free."""
 LINK_REQUESTS_MAX = 32
 """Requests to sources that are under way at a time, each on a thread."""
 LINK_LOOKS = 2
@@ -192,7 +194,7 @@ class Worker:
             JobRunner(
                 context.metastore.jobs,
                 handlers,
-                RunnerTerms(self.name, slots, node_id=node_id),
+                RunnerTerms(self.name, slots, LINK_LEASE_MS, node_id),
                 clock,
                 context.rng,
                 job_metrics,
