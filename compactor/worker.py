@@ -138,7 +138,7 @@ REQUESTS_PER_S = 500
 """Far below the limits of a bucket, so that background work never causes throttling of producers."""
 ALL_OF_A_CORE = 100
 LINK_LEASE_MS = 12_000
-"""Shorter than of other jobs: a copy falls behind, and groups wait for offsets, until what a killed worker had is free."""
+"""Shorter than of other jobs: copies fall behind, and groups wait, until the jobs of a killed worker are free."""
 LINK_REQUESTS_MAX = 32
 """Requests to sources that are under way at a time, each on a thread."""
 LINK_LOOKS = 2
