@@ -18,7 +18,6 @@ from tests.tools import KAFKA_JARS
 
 pytestmark = pytest.mark.needs("kafka")
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "COMPATIBILITY.md"
-OTHER_GROUPS = ("streams.",)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +37,14 @@ def test_each_broker_config_is_a_setting_or_has_a_reason(kafkas: dict[str, dict[
     assert [name for name in kafkas["broker"] if name not in declared() and not why_not_in_files(name)] == []
 
 
-def test_the_broker_configs_of_share_groups_have_kafkas_defaults(kafkas: dict[str, dict[str, str]]) -> None:
-    own = {name: str(each.default) for name, each in declared().items() if name.startswith("group.share.")}
+@pytest.mark.requirement("X16")
+@pytest.mark.parametrize(("kind", "count"), [("share", 17), ("streams", 13)])
+def test_the_broker_configs_of_a_kind_of_group_have_kafkas_defaults(
+    kind: str, count: int, kafkas: dict[str, dict[str, str]]
+) -> None:
+    own = {name: str(each.default) for name, each in declared().items() if name.startswith(f"group.{kind}.")}
     assert own == {name: kafkas["broker"][name] for name in own}
-    assert len(own) == 17
+    assert len(own) == count
 
 
 def test_each_topic_config_is_known_with_its_default(kafkas: dict[str, dict[str, str]]) -> None:
@@ -50,7 +53,7 @@ def test_each_topic_config_is_known_with_its_default(kafkas: dict[str, dict[str,
 
 
 def test_each_config_of_a_group_is_known_or_on_the_page(kafkas: dict[str, dict[str, str]]) -> None:
-    own = {name: default for name, default in kafkas["group"].items() if not name.startswith(OTHER_GROUPS)}
+    own = kafkas["group"]
     unknown = own.keys() - GROUP_CONFIGS.keys()
     page = PAGE.read_text(encoding="utf-8")
     assert {name for name in unknown if f"`{name}`" not in page} == set()

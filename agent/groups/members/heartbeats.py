@@ -240,12 +240,12 @@ class HeartbeatHandler(ABC, Generic[E, H]):
         if answer is None:
             heartbeat = self._heartbeat(request, entity)
             answer = await self._coordinator.heartbeat(self._groups, entity.group_id, heartbeat)
-        failed = answer.code is not ErrorCode.none
+        ends = answer.code is not ErrorCode.none or answer.member_epoch < JOIN_EPOCH
         response = schema.response(
             error_code=answer.code,
             error_message=answer.message,
             member_epoch=answer.member_epoch,
-            heartbeat_interval=timedelta(seconds=0 if failed else self._interval(entity.group_id)),
+            heartbeat_interval=timedelta(seconds=0 if ends else self._interval(entity.group_id)),
             **self._fields(schema, request, entity, answer),
         )
         return reply(request, response)
