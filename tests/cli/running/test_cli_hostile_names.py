@@ -91,7 +91,10 @@ RUNS: dict[str, tuple[tuple[str, ...], bool]] = {
     "damage skip": ((f"t{BAD}", "--partition", "0", "--offset", "0", "--yes", *OF_SERVER), False),
     "link list": ((), False),
     "link create": ((f"l{BAD}", "--from", "127.0.0.1:1", "--topics", f"t{BAD}"), True),
-    **{f"link {word}": ((f"l{BAD}",), True) for word in ("show", "describe", "verify", "pause", "resume", "promote")},
+    **{
+        f"link {word}": ((f"l{BAD}",), True)
+        for word in ("show", "describe", "verify", "groups", "pause", "resume", "promote")
+    },
     "link alter": ((f"l{BAD}", "--topics", f"t{BAD}"), True),
     "link drop": ((f"l{BAD}", "--yes"), True),
     "link delete": ((f"l{BAD}", "--yes"), True),
@@ -153,7 +156,13 @@ def named(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     quota = {"clientId": f"new{BAD}", "limits": {"producer_byte_rate": 1}}
     described.write_text(yaml.safe_dump({"quotas": [quota]}), encoding="utf-8")
     agents = ",".join(f"http://{agent.http}" for agent in server.agents)
-    yield {"bootstrap": server.bootstrap, "metastore": server.metastore_url, "bucket": server.bucket, "described": str(described), "agents": agents}
+    yield {
+        "bootstrap": server.bootstrap,
+        "metastore": server.metastore_url,
+        "bucket": server.bucket,
+        "described": str(described),
+        "agents": agents,
+    }
     member.close()
     transactional.flush(0)
 
