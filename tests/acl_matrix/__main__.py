@@ -33,6 +33,7 @@ from tests.acl_matrix.case import CONSUMER_GROUP, GROUP, OLD_TOPIC, TOPIC, TRANS
 from tests.acl_matrix.cases import cases
 from tests.acl_matrix.servers import MECHANISM, PASSWORD, START_SECONDS, SUPER, headrace_with_acls, kafka_with_acls
 from tests.acl_matrix.share_cases import share_groups_in_use
+from tests.acl_matrix.streams_cases import streams_groups_in_use
 
 COLUMNS = ("none", "all-but-last", "deny", "allow", "prefixed", "super")
 ITERATIONS = 4096
@@ -149,7 +150,7 @@ def _use_groups(admin: Client, topic_id: uuid.UUID) -> None:
     by_label = {case.label: case for case in cases(topic_id)}
     labels = ("OffsetCommit", "ConsumerGroupHeartbeat", "CreateDelegationToken", "InitProducerId-transaction")
     named = [(by_label[label].api_key, by_label[label].values) for label in labels]
-    for api_key, values in (*named, *share_groups_in_use()):
+    for api_key, values in (*named, *share_groups_in_use(), *streams_groups_in_use()):
         _until_served(admin, api_key, values)
 
 

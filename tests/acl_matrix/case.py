@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
@@ -60,6 +60,8 @@ def _value(field: Field[Any], hint: Any, values: Mapping[str, Any]) -> Any:
     if field.name not in values:
         return None if type(None) in get_args(hint) else empty_value(field)
     value = values[field.name]
+    if isinstance(value, dict):
+        return build(next(each for each in (hint, *get_args(hint)) if is_dataclass(each)), value)
     if isinstance(value, (list, tuple)):
         kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is tuple]
         inner = get_args(kinds[0])[0]

@@ -28,6 +28,7 @@ from tests.acl_matrix.case import (
 )
 from tests.acl_matrix.data_cases import data_cases, group_cases, metadata_cases, offset_cases, producer_cases
 from tests.acl_matrix.share_cases import share_cases
+from tests.acl_matrix.streams_cases import streams_cases
 from tests.acl_matrix.transaction_cases import transaction_cases
 
 WITHOUT_GRANTS = frozenset(
@@ -56,6 +57,7 @@ def cases(topic_id: uuid.UUID) -> list[Case]:
         *group_cases(),
         *offset_cases(topic_id),
         *share_cases(topic_id),
+        *streams_cases(),
         *_cluster(),
         *_access(),
         *_configs(),

@@ -1,4 +1,4 @@
-"""Requests of streams groups, answer by answer beside Apache Kafka: codes, messages, epochs, statuses, tasks."""
+"""Requests of streams groups, answer by answer next to Apache Kafka: codes, messages, epochs, statuses, tasks."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from headrace.agent.groups.streams.topology import other_role, task_key, task_of
 NAME = "sticky"
 
 
-class Worker(NamedTuple):
+class TaskMember(NamedTuple):
     """A member, and the tasks of the last target, as keys of either role."""
 
     member_id: str
@@ -84,7 +84,7 @@ class _Quota:
 
 
 def assign(
-    workers: Iterable[Worker], task_counts: Sequence[tuple[int, bool]], standbys: int
+    workers: Iterable[TaskMember], task_counts: Sequence[tuple[int, bool]], standbys: int
 ) -> dict[str, frozenset[int]]:
     """Return the tasks of each member, by its id. `task_counts` by the number of the subtopology: active tasks, and
     whether they have state. `standbys`: of each task with state.
@@ -95,7 +95,7 @@ def assign(
 class _Assignment:
     """One run of the assignor."""
 
-    def __init__(self, workers: Sequence[Worker], task_counts: Sequence[tuple[int, bool]], standbys: int) -> None:
+    def __init__(self, workers: Sequence[TaskMember], task_counts: Sequence[tuple[int, bool]], standbys: int) -> None:
         self._standbys = standbys
         self._active = [task_key(number, at) for number, (count, _) in enumerate(task_counts) for at in range(count)]
         self._stateful = [key for key in self._active if task_counts[task_of(key).subtopology][1]]

@@ -34,7 +34,7 @@ from headrace.agent.groups.members.member import (
 from headrace.agent.groups.streams.configured_topology import Status, StatusCode
 from headrace.agent.groups.streams.group import EndpointPartitions, PartitionsByName, StreamsAnswer, StreamsGroup
 from headrace.agent.groups.streams.internal_topics import InternalTopics
-from headrace.agent.groups.streams.members import Endpoint, StreamsHeartbeat, own_bytes
+from headrace.agent.groups.streams.members import QueryEndpoint, StreamsHeartbeat, own_bytes
 from headrace.agent.groups.streams.rules import StreamsGroupRules
 from headrace.agent.groups.streams.topology import topology_of, why_malformed
 from headrace.agent.limits.client_memory import text_bytes
@@ -139,7 +139,7 @@ class StreamsGroupHeartbeat(HeartbeatHandler[StreamsGroupHeartbeatRequest, Strea
             topology=topology,
             tasks=None if entity.active_tasks is None else (entity.active_tasks, entity.standby_tasks or ()),
             process_id=entity.process_id,
-            endpoint=None if endpoint is None else Endpoint(endpoint.host, endpoint.port),
+            endpoint=None if endpoint is None else QueryEndpoint(endpoint.host, endpoint.port),
             client_tags=None if tags is None else tuple(sorted({tag.key: tag.value for tag in tags}.items())),
             endpoint_epoch=entity.endpoint_information_epoch,
             shuts_down=entity.shutdown_application,

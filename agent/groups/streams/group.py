@@ -25,7 +25,7 @@ from headrace.agent.groups.streams.configured_topology import (
     Status,
     StatusCode,
 )
-from headrace.agent.groups.streams.members import Endpoint, StreamsHeartbeat, StreamsMember, StreamsRoster
+from headrace.agent.groups.streams.members import QueryEndpoint, StreamsHeartbeat, StreamsMember, StreamsRoster
 from headrace.agent.groups.streams.membership import FIRST_EPOCH, PROTOCOL_TYPE, StreamsGroupMembership
 from headrace.agent.groups.streams.rules import StreamsGroupConfigs
 from headrace.agent.groups.streams.topology import InternalTopic, Topology, owned_tasks, task_key, task_of
@@ -41,7 +41,7 @@ PartitionsByName = dict[str, list[int]]
 class EndpointPartitions(NamedTuple):
     """The partitions that a process answers queries about."""
 
-    endpoint: Endpoint
+    endpoint: QueryEndpoint
     active: PartitionsByName
     standby: PartitionsByName
 
@@ -295,7 +295,7 @@ class StreamsGroup(MemberGroup[StreamsMember, StreamsHeartbeat]):
                 self._said_endpoints[member.member_id] = known
             yield known[2]
 
-    def _endpoint(self, member: StreamsMember, endpoint: Endpoint) -> EndpointPartitions:
+    def _endpoint(self, member: StreamsMember, endpoint: QueryEndpoint) -> EndpointPartitions:
         by_role: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
         for task in map(task_of, sorted(member.assigned)):
             by_role[task.is_standby].setdefault(task.subtopology, []).append(task.partition)

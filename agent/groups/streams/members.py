@@ -20,7 +20,7 @@ from headrace.agent.groups.streams.topology import Topology, other_role, task_of
 from headrace.agent.limits.client_memory import ENTRY_BYTES, text_bytes
 
 
-class Endpoint(NamedTuple):
+class QueryEndpoint(NamedTuple):
     """The address at which a process answers interactive queries."""
 
     host: str
@@ -39,7 +39,7 @@ class StreamsHeartbeat(OwnerHeartbeat):
     tasks: tuple[Iterable[Any], Iterable[Any]] | None = None
     """What it says it owns, active and standby, as TaskIds; group.py makes `owned` of it."""
     process_id: str | None = None
-    endpoint: Endpoint | None = None
+    endpoint: QueryEndpoint | None = None
     client_tags: ClientTags | None = None
     endpoint_epoch: int = 0
     """The epoch of the endpoints that it knows."""
@@ -58,7 +58,7 @@ class StreamsMember(OwnerMember[StreamsHeartbeat]):
 
     topology_epoch: int = -1
     process_id: str = ""
-    endpoint: Endpoint | None = None
+    endpoint: QueryEndpoint | None = None
     client_tags: ClientTags = ()
 
     def size_bytes(self) -> int:
@@ -76,7 +76,7 @@ class StreamsMember(OwnerMember[StreamsHeartbeat]):
         return {name: value for name, value in said.items() if name != "topic_names"}
 
 
-def own_bytes(process_id: str | None, endpoint: Endpoint | None, client_tags: ClientTags) -> int:
+def own_bytes(process_id: str | None, endpoint: QueryEndpoint | None, client_tags: ClientTags) -> int:
     """Return the size of what only members of streams groups have."""
     tags = sum(ENTRY_BYTES + text_bytes(*pair) for pair in client_tags)
     return tags + text_bytes(process_id, None if endpoint is None else endpoint.host)

@@ -21,9 +21,9 @@ import msgspec
 from headrace.agent.groups.coordinated import decode_saved
 from headrace.agent.groups.members.member import NOTHING, Partitions, PartitionsByTopic, by_topic, from_topics
 from headrace.agent.groups.members.reconciliation import MemberState, OwnerMembership, TargetParts
-from headrace.agent.groups.streams.assignor import Worker, assign
+from headrace.agent.groups.streams.assignor import TaskMember, assign
 from headrace.agent.groups.streams.configured_topology import ConfiguredTopology, Status, StatusCode, configure
-from headrace.agent.groups.streams.members import Endpoint, StreamsMember, StreamsRoster
+from headrace.agent.groups.streams.members import QueryEndpoint, StreamsMember, StreamsRoster
 from headrace.agent.groups.streams.rules import StreamsGroupConfigs
 from headrace.agent.groups.streams.topology import Topology
 from headrace.metastore.api.groups import GroupKind, GroupRecord
@@ -118,7 +118,7 @@ def _load(saved: _SavedMember) -> StreamsMember:
         since={key: epoch for epoch, keys in saved.since.items() for key in from_topics(keys)},
         topology_epoch=saved.topology_epoch,
         process_id=saved.process_id,
-        endpoint=None if saved.endpoint is None else Endpoint(*saved.endpoint),
+        endpoint=None if saved.endpoint is None else QueryEndpoint(*saved.endpoint),
         client_tags=saved.client_tags,
     )
 
@@ -239,7 +239,9 @@ class StreamsGroupMembership(OwnerMembership[StreamsMember]):
         parts = dict[str, frozenset[int]]()
         if configured.is_ready and configured.subtopologies is not None:
             counted = [configured.subtopologies[name] for name in self.topology.ids]
-            workers = [Worker(each.member_id, each.process_id, self.target.of(each.member_id)) for each in self.roster]
+            workers = [
+                TaskMember(each.member_id, each.process_id, self.target.of(each.member_id)) for each in self.roster
+            ]
             parts = assign(workers, [(each.task_count, each.is_stateful) for each in counted], self._standbys)
         for member in self.roster:
             self.target.give(member.member_id, parts.get(member.member_id, NOTHING))

@@ -178,7 +178,7 @@ def _spread_hash(text: str) -> int:
 # -- keys of tasks
 
 
-class Task(NamedTuple):
+class StreamsTask(NamedTuple):
     """What the key of a task says."""
 
     subtopology: int
@@ -191,10 +191,10 @@ def task_key(subtopology: int, partition: int, *, is_standby: bool = False) -> i
     return partition_key(2 * subtopology + is_standby, partition)
 
 
-def task_of(key: int) -> Task:
+def task_of(key: int) -> StreamsTask:
     """The inverse of `task_key`."""
     number, partition = split_partition_key(key)
-    return Task(number // 2, partition, bool(number % 2))
+    return StreamsTask(number // 2, partition, bool(number % 2))
 
 
 def other_role(key: int) -> int:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.groups.streams.assignor import Worker, assign
-from headrace.agent.groups.streams.topology import Task, task_key, task_of
+from headrace.agent.groups.streams.assignor import TaskMember, assign
+from headrace.agent.groups.streams.topology import StreamsTask, task_key, task_of
 from tests.seeds import examples
 
 pytestmark = pytest.mark.requirement("X16")
@@ -25,8 +25,8 @@ def tasks(*names: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def worker(member_id: str, *before: str, process_id: str = "") -> Worker:
-    return Worker(member_id, process_id or f"p-{member_id}", tasks(*before))
+def worker(member_id: str, *before: str, process_id: str = "") -> TaskMember:
+    return TaskMember(member_id, process_id or f"p-{member_id}", tasks(*before))
 
 
 def roles(given: frozenset[int]) -> tuple[int, int]:
@@ -38,7 +38,7 @@ def roles(given: frozenset[int]) -> tuple[int, int]:
 def test_each_process_gets_a_task_and_keeps_it() -> None:
     first = assign([worker(name) for name in "abc"], [(3, False)], 0)
     assert sorted(map(len, first.values())) == [1, 1, 1]
-    again = assign([Worker(name, f"p-{name}", first[name]) for name in "abc"], [(3, False)], 0)
+    again = assign([TaskMember(name, f"p-{name}", first[name]) for name in "abc"], [(3, False)], 0)
     assert again == first
 
 
@@ -49,7 +49,7 @@ def test_tasks_of_the_same_partition_begin_apart() -> None:
 
 
 def test_processes_get_tasks_by_their_threads() -> None:
-    threads = [Worker(f"a{number}", "A", frozenset()) for number in range(2)] + [Worker("b", "B", frozenset())]
+    threads = [TaskMember(f"a{number}", "A", frozenset()) for number in range(2)] + [TaskMember("b", "B", frozenset())]
     found = assign(threads, [(3, False)], 0)
     assert [len(found[name]) for name in ("a0", "a1", "b")] == [1, 1, 1]
 
@@ -62,7 +62,7 @@ def test_a_task_moves_to_where_its_standby_was() -> None:
 
 def test_a_new_process_takes_only_what_makes_it_even() -> None:
     before = tasks("0_0", "0_1", "0_2", "0_3")
-    found = assign([Worker("a", "A", before), worker("b")], [(4, False)], 0)
+    found = assign([TaskMember("a", "A", before), worker("b")], [(4, False)], 0)
     assert found["a"] < before
     assert (len(found["a"]), len(found["b"])) == (2, 2)
 
@@ -70,16 +70,16 @@ def test_a_new_process_takes_only_what_makes_it_even() -> None:
 def test_standbys_are_on_other_processes_and_stay() -> None:
     first = assign([worker(name) for name in "abc"], [(3, True)], 1)
     assert {roles(given) for given in first.values()} == {(1, 1)}
-    again = assign([Worker(name, f"p-{name}", first[name]) for name in "abc"], [(3, True)], 1)
+    again = assign([TaskMember(name, f"p-{name}", first[name]) for name in "abc"], [(3, True)], 1)
     assert again == first
-    alone = assign([Worker(name, "one", frozenset()) for name in "abc"], [(3, True)], 2)
+    alone = assign([TaskMember(name, "one", frozenset()) for name in "abc"], [(3, True)], 2)
     assert {roles(given) for given in alone.values()} == {(1, 0)}, "one process has each task already"
 
 
 def test_subtopologies_without_state_have_no_standbys() -> None:
     found = assign([worker("a"), worker("b")], [(2, False), (2, True)], 1)
     standbys = [task_of(key) for given in found.values() for key in given if task_of(key).is_standby]
-    assert sorted(standbys) == [Task(1, 0, True), Task(1, 1, True)]
+    assert sorted(standbys) == [StreamsTask(1, 0, True), StreamsTask(1, 1, True)]
 
 
 def test_more_members_than_tasks() -> None:
@@ -103,8 +103,8 @@ def test_any_group(
     counts: list[tuple[int, bool]], members: dict[str, str], later: dict[str, str], standbys: int
 ) -> None:
     """Also after members came and went: each task has one owner, no process has one twice, and it is the same again."""
-    first = assign([Worker(name, process, frozenset()) for name, process in members.items()], counts, standbys)
-    workers = [Worker(name, process, first.get(name, frozenset())) for name, process in later.items()]
+    first = assign([TaskMember(name, process, frozenset()) for name, process in members.items()], counts, standbys)
+    workers = [TaskMember(name, process, first.get(name, frozenset())) for name, process in later.items()]
     found = assign(workers, counts, standbys)
     assert found == assign(list(reversed(workers)), counts, standbys)
     assert set(found) == set(later)
@@ -120,7 +120,7 @@ def test_any_group(
     for number, (count, is_stateful) in enumerate(counts):
         for at in range(count if later else 0):
             expected = min(1 + standbys, processes) if is_stateful else 1
-            assert replicas[Task(number, at, False)] == expected
-    once_more = assign([Worker(name, later[name], found[name]) for name in later], counts, standbys)
+            assert replicas[StreamsTask(number, at, False)] == expected
+    once_more = assign([TaskMember(name, later[name], found[name]) for name in later], counts, standbys)
     moved = sum(len(found[name] - once_more[name]) for name in later)
     assert moved <= len(wanted), "what is assigned stays, but for what makes it more even"

@@ -11,7 +11,7 @@ from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.members.member import LEAVE_EPOCH
 from headrace.agent.groups.streams.configured_topology import StatusCode
 from headrace.agent.groups.streams.group import StreamsAnswer
-from headrace.agent.groups.streams.members import Endpoint
+from headrace.agent.groups.streams.members import QueryEndpoint
 from headrace.metastore.api.groups import GroupKind
 from tests.agent.groups.streams.streams_world import (
     COUNT,
@@ -211,7 +211,7 @@ def test_a_source_without_internal_topics_grows() -> None:
     assert of.names_of(of.beat("a", 2).assigned) == ["0_0", "0_1", "0_2", "0_3"]
 
 
-def test_a_topology_does_not_change_and_a_stale_one_is_told_so() -> None:
+def test_a_topology_does_not_change_and_a_stale_one_hears_so() -> None:
     of = world()
     newer = topology(*COUNT.subtopologies, epoch=1)
     of.join("a", newer)
@@ -291,9 +291,9 @@ def test_a_standby_becomes_active_after_it_was_given_up() -> None:
     assert of.names_of([standby])[0].rstrip("s") in of.names_of(of.group.roster.get("b").assigned)  # type: ignore[union-attr]
 
 
-def test_endpoints_are_told_when_they_moved() -> None:
+def test_members_hear_of_endpoints_that_moved() -> None:
     of = world()
-    here, there = Endpoint("h", 1), Endpoint("t", 2)
+    here, there = QueryEndpoint("h", 1), QueryEndpoint("t", 2)
     first = of.join("a", endpoint=here, endpoint_epoch=-1)
     assert first.endpoint_epoch == 0, "as Kafka: the first answer of a new group has epoch 0"
     assert first.endpoints is not None
@@ -337,7 +337,7 @@ def test_offsets_are_taken_from_members_of_the_epoch_and_for_tasks_they_still_ha
 def test_the_next_coordinator_continues_with_the_same_tasks() -> None:
     of = world(standbys=1)
     for name in "ab":
-        of.join(name, endpoint=Endpoint(name, 1), client_tags=(("k", "v"),), rack_id="r")
+        of.join(name, endpoint=QueryEndpoint(name, 1), client_tags=(("k", "v"),), rack_id="r")
     of.beat("a", 2)
     before = [of.group.roster.get(name) for name in "ab"]
     targets, epochs = [of.group.target_of(name) for name in "ab"], (of.group.target.group_epoch, of.group.target.epoch)

@@ -188,7 +188,7 @@ def _keeps_epochs(self: StreamsGroupMembership, now: float, record: GroupRecord)
 _RESTORE = StreamsGroupMembership.restore
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "a task with two owners": (StreamsRoster, "is_taken", lambda self, key, process: False, "held by"),
-    "a standby beside its task": (
+    "a standby next to its task": (
         *(StreamsRoster, "is_taken", lambda self, key, process: not task_of(key).is_standby and key in self._active),
         "twice in a process",
     ),

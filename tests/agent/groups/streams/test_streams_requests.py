@@ -192,7 +192,7 @@ class Creations:
         return self.failed
 
 
-async def test_missing_topics_are_created_once_and_failures_are_told(world: GroupsWorld) -> None:
+async def test_missing_topics_are_created_once_and_members_hear_of_failures(world: GroupsWorld) -> None:
     offer(world)
     creations = Creations()
     world.home.requests.internal_topics.create = creations
@@ -224,7 +224,7 @@ async def test_errors_are_bounded_and_one_creation_is_under_way(fake_clock: Manu
     await topics.close()
 
 
-async def test_a_creation_that_raises_is_told_too(fake_clock: ManualClock) -> None:
+async def test_members_hear_of_a_creation_that_raises(fake_clock: ManualClock) -> None:
     topics = InternalTopics(fake_clock, None)
 
     async def fail(request: Request, wanted: Sequence[InternalTopic]) -> Mapping[str, str]:
