@@ -58,7 +58,10 @@ NARROWER: dict[str, dict[str, Any]] = {
     "image.digest": IMAGE_DIGEST,
     "image.pullPolicy": {"enum": ["IfNotPresent", "Always", "Never"]},
     "metastore.existingSecret": NAME,
-    "bucket.url": {"type": "string", "pattern": "^(s3://[^/]+(/.*)?)?$"},
+    "bucket.url": {
+        "type": "string",
+        "pattern": "^(((s3|gs)://[^/@]+(/.*)?)|(az://[^/@]+/[^/]+(/.*)?)|(abfss://[^/@:]+@[^/@]+(/.*)?))?$",
+    },
     "bucket.endpoint": {"type": "string", "pattern": "^(https?://.+)?$"},
     "bucket.existingSecret": NAME,
     "bucket.caConfigMap": NAME,

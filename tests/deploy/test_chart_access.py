@@ -169,3 +169,49 @@ def test_an_address_with_a_login_is_in_a_secret_only() -> None:
 def test_without_logins_there_is_no_secret_for_them() -> None:
     found = objects("full")
     assert [item for item in found if item["kind"] == "Secret" and item["metadata"]["name"].endswith("-logins")] == []
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize(
+    ("sets", "given", "labelled"),
+    [
+        (
+            ("bucket.url=az://account1/logs/a", "bucket.existingSecret=s", "bucket.endpoint=https://a.example"),
+            {"HEADRACE_BUCKET", "HEADRACE_AZURE_ENDPOINT", "AZURE_STORAGE_KEY"},
+            True,
+        ),
+        (
+            ("bucket.url=abfss://logs@account1.dfs.core.windows.net/a", "bucket.existingSecret="),
+            {"HEADRACE_BUCKET"},
+            True,
+        ),
+        (
+            (
+                "bucket.url=gs://logs/a",
+                "bucket.existingSecret=",
+                "bucket.endpoint=https://g.example",
+                "bucket.caConfigMap=ca",
+            ),
+            {"HEADRACE_BUCKET", "HEADRACE_GCS_ENDPOINT", "SSL_CERT_FILE"},
+            False,
+        ),
+    ],
+)
+def test_a_bucket_on_another_cloud(sets: tuple[str, ...], given: set[str], labelled: bool) -> None:
+    """Pods have the settings of their cloud and no keys of AWS; on Azure the label by which they get an identity."""
+    account = r"serviceAccount.annotations.azure\.workload\.identity/client-id=id"
+    rendered = objects("minimal", NEWEST, *sets, account)
+    (service_account, *_) = [each for each in rendered if each["kind"] == "ServiceAccount"]
+    assert service_account["metadata"]["annotations"]["azure.workload.identity/client-id"] == "id"
+    seen = 0
+    for name, spec in pods(rendered).items():
+        names = {each["name"] for container in spec["containers"] for each in container.get("env", ())}
+        if "HEADRACE_BUCKET" not in names:
+            continue
+        seen += 1
+        prefixes = ("HEADRACE_BUCKET", "HEADRACE_S3", "HEADRACE_AZURE", "HEADRACE_GCS", "AWS_", "AZURE_", "SSL_")
+        assert {each for each in names if each.startswith(prefixes)} == given, name
+        kind, _, plain = name.partition("/")
+        template = one(rendered, kind, plain)["spec"]["template"]
+        assert template["metadata"]["labels"].get("azure.workload.identity/use") == ("true" if labelled else None)
+    assert seen >= 3, "agents, compactors and hooks"

@@ -35,6 +35,8 @@ def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade
         ("metastore.existingSecret=", "metastore.existingSecret"),
         ("bucket.url=", "bucket.url"),
         ("bucket.url=file:///data", "bucket"),
+        ("bucket.url=az://account", "bucket"),
+        ("bucket.url=gs://name,bucket.existingSecret=keys", "bucket.existingSecret"),
         ("cluster.id=short", "cluster"),
         ("image.digest=sha256:abc", "image"),
         ("metastore.parts.user=username,metastore.parts.password=password", "metastore.parts.host"),

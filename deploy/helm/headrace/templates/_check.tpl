@@ -14,7 +14,10 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- fail "metastore.parameters has no effect without metastore.parts.host: they are part of the address in metastore.key" -}}
 {{- end -}}
 {{- if not $v.bucket.url -}}
-{{- fail "bucket.url is not set: s3://name/prefix" -}}
+{{- fail "bucket.url is not set: s3://name/prefix, az://account/container/prefix or gs://name/prefix" -}}
+{{- end -}}
+{{- if and (hasPrefix "gs://" $v.bucket.url) $v.bucket.existingSecret -}}
+{{- fail "bucket.existingSecret has no effect with gs://: annotate the service account (iam.gke.io/gcp-service-account)" -}}
 {{- end -}}
 {{- if and $v.console.enabled (not $v.console.tokens.existingSecret) -}}
 {{- fail "console.tokens.existingSecret is not set: the console shows records, so people need a token" -}}

@@ -26,11 +26,17 @@ from PG* variables, as they are: nothing in them needs percent-encoding.
 {{- end }}
 {{- end -}}
 
+{{/* s3, azure or google: whose bucket it is. */}}
+{{- define "headrace.cloud" -}}
+{{- regexMatch "^(az|abfss)://" .Values.bucket.url | ternary "azure" (hasPrefix "gs://" .Values.bucket.url | ternary "google" "s3") -}}
+{{- end -}}
+
 {{- define "headrace.bucketEnv" -}}
 - name: HEADRACE_BUCKET
   value: {{ .Values.bucket.url | quote }}
+{{- $cloud := include "headrace.cloud" . }}
 {{- with .Values.bucket.endpoint }}
-- name: HEADRACE_S3_ENDPOINT
+- name: {{ get (dict "s3" "HEADRACE_S3_ENDPOINT" "azure" "HEADRACE_AZURE_ENDPOINT" "google" "HEADRACE_GCS_ENDPOINT") $cloud }}
   value: {{ . | quote }}
 {{- end }}
 {{- with .Values.bucket.region }}
@@ -42,6 +48,13 @@ from PG* variables, as they are: nothing in them needs percent-encoding.
   value: "true"
 {{- end }}
 {{- with .Values.bucket.existingSecret }}
+{{- if eq $cloud "azure" }}
+- name: AZURE_STORAGE_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.bucket.accountKeyKey }}
+{{- else }}
 - name: AWS_ACCESS_KEY_ID
   valueFrom:
     secretKeyRef:
@@ -60,8 +73,9 @@ from PG* variables, as they are: nothing in them needs percent-encoding.
       key: {{ $.Values.bucket.sessionTokenKey }}
 {{- end }}
 {{- end }}
+{{- end }}
 {{- if .Values.bucket.caConfigMap }}
-- name: AWS_CA_BUNDLE
+- name: {{ eq $cloud "s3" | ternary "AWS_CA_BUNDLE" "SSL_CERT_FILE" }}
   value: /etc/headrace-bucket/{{ .Values.bucket.caKey }}
 {{- end }}
 {{- end -}}
