@@ -127,7 +127,7 @@ def test_a_lost_broker_is_asked_again_by_a_new_connection(made: Callable[..., Fa
     assert len(lost.positions) == TRIES
 
 
-def test_a_log_start_that_moved_is_told_from_other_refusals(made: Callable[..., FakeReader]) -> None:
+def test_a_log_start_that_moved_is_no_other_refusal(made: Callable[..., FakeReader]) -> None:
     with pytest.raises(LogStartMovedError, match="orders:0 begins at 3 now, behind 0"):
         made(InvalidError("refused: offset_out_of_range"), start=3).read(0, 5)
     with pytest.raises(InvalidError, match="authorization"):
