@@ -1,4 +1,4 @@
-"""`headrace groups`: list and describe consumer groups and share groups, reset or delete their offsets, delete them.
+"""`headrace groups`: list and describe consumer, share and streams groups, reset or delete their offsets, delete them.
 
 Place: a Kafka client for a running cluster; Kafka's kafka-consumer-groups.sh and kafka-share-groups.sh in one.
 Invariant: reset-offsets only prints the new offsets until --execute is given, and the broker refuses it while the
@@ -50,7 +50,7 @@ STATES = (
 )
 TYPES = ("classic", "consumer", "share", "streams")
 DESCRIPTION = """\
-Consumer groups and share groups of any running Kafka cluster.
+Consumer groups, share groups and streams groups of any running Kafka cluster.
 
   headrace groups list --type share -b 127.0.0.1:9092
   headrace groups describe billing --members -b 127.0.0.1:9092

@@ -1,7 +1,7 @@
 """Groups of any type: their members, their offsets, changes of the offsets.
 
-Place: under `headrace groups` and the console. Consumer groups are classic or KIP-848; share groups (KIP-932) are
-handled as Kafka's kafka-share-groups.sh does.
+Place: under `headrace groups` and the console. Consumer groups are classic or KIP-848, or streams
+groups (KIP-1071); share groups (KIP-932) are handled as Kafka's kafka-share-groups.sh does.
 Invariant of members: the assignment of a classic member is opaque bytes; if it cannot be parsed, it is shown as
 empty.
 Invariant: a commit is made as a group without members: the coordinator refuses it while there are any.
@@ -27,6 +27,7 @@ from headrace.storage.errors import InvalidError, NotFoundError
 
 MemberRow = dict[str, Any]
 _CONSUMER = "consumer"
+_NO_SUCH_GROUP = frozenset((ErrorCode.group_id_not_found, ErrorCode.unsupported_version))
 
 
 def members_of(cluster: KafkaCluster, group: str) -> list[MemberRow]:
@@ -41,6 +42,13 @@ def members_of(cluster: KafkaCluster, group: str) -> list[MemberRow]:
         if found.error_code is not ErrorCode.group_id_not_found:
             require(found.error_code, found.error_message, group)
             return [_of_consumer_group(member) for member in found.members]
+    if cluster.serves(ApiKey.STREAMS_GROUP_DESCRIBE):
+        m = cluster.message(ApiKey.STREAMS_GROUP_DESCRIBE)
+        request = m.request(group_ids=(group,), include_authorized_operations=False)
+        (found,) = cluster.ask(ApiKey.STREAMS_GROUP_DESCRIBE, request, node_id).groups
+        if found.error_code not in _NO_SUCH_GROUP:
+            require(found.error_code, found.error_message, group)
+            return [_of_streams_group(found, member) for member in found.members]
     m = cluster.message(ApiKey.DESCRIBE_GROUPS)
     request = m.request(groups=(group,), include_authorized_operations=False)
     (found,) = cluster.ask(ApiKey.DESCRIBE_GROUPS, request, node_id).groups
@@ -69,6 +77,22 @@ def _of_consumer_group(member: Any) -> MemberRow:
         "assignment": [
             f"{topic.topic_name}:{index}" for topic in member.assignment.topic_partitions for index in topic.partitions
         ],
+    }
+
+
+def _of_streams_group(group: Any, member: Any) -> MemberRow:
+    """Return the member with the partitions that its active tasks consume."""
+    reads = {
+        each.subtopology_id: (*each.source_topics, *(topic.name for topic in each.repartition_source_topics))
+        for each in group.topology.subtopologies or ()
+    }
+    tasks = [(each.subtopology_id, index) for each in member.assignment.active_tasks for index in each.partitions]
+    return {
+        "member": member.member_id,
+        "instance": member.instance_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "assignment": [f"{topic}:{index}" for name, index in tasks for topic in reads.get(name, ())],
     }
 
 
@@ -189,7 +213,6 @@ def delete_offsets(cluster: KafkaCluster, group: str, partitions: Iterable[Topic
 
 
 NOT_BEGUN = -1
-_NO_SHARE_GROUP = frozenset((ErrorCode.group_id_not_found, ErrorCode.unsupported_version))
 
 
 class ShareGroupView(NamedTuple):
@@ -217,7 +240,7 @@ def describe_share_group(cluster: KafkaCluster, group: str) -> ShareGroupView | 
     m = cluster.message(ApiKey.SHARE_GROUP_DESCRIBE)
     request = m.request(group_ids=(group,), include_authorized_operations=False)
     (found,) = cluster.ask(ApiKey.SHARE_GROUP_DESCRIBE, request, cluster.coordinator(group)).groups
-    if found.error_code in _NO_SHARE_GROUP:
+    if found.error_code in _NO_SUCH_GROUP:
         return None
     require(found.error_code, found.error_message, group)
     members = [

@@ -93,6 +93,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.OFFSET_DELETE: (0, 0),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
+    ApiKey.STREAMS_GROUP_DESCRIBE: (0, 0),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),

@@ -22,6 +22,8 @@ from headrace.metastore.keys import PARTITION_BITS, partition_key, split_partiti
 
 UNKNOWN_TASK = -1
 """The key of a task that a member says it owns and that the topology has not."""
+_HASHED = 1_000
+"""Characters of an id that say in which order Kafka comes to it: Kafka takes all of them."""
 _ITEM_BYTES = 48
 """A topic, config or number of a topology, besides its text."""
 
@@ -167,8 +169,8 @@ def in_kafka_order(texts: Iterable[str]) -> list[str]:
 
 
 def _spread_hash(text: str) -> int:
-    """Return the hash code of a Java String, spread as HashMap does."""
-    units = text.encode("utf-16-be", "surrogatepass")
+    """Return the hash code of a Java String, spread as HashMap does; of the beginning of a long one."""
+    units = text[:_HASHED].encode("utf-16-be", "surrogatepass")
     found = 0
     for at in range(0, len(units), 2):
         found = (31 * found + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF

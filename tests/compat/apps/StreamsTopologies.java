@@ -40,6 +40,10 @@ public final class StreamsTopologies {
       return builder.stream(name + "-right");
     }
 
+    KTable<String, String> table(String side) {
+      return builder.table(name + "-" + side, Materialized.as(side));
+    }
+
     void out(KStream<String, ?> stream) {
       stream.mapValues(value -> value == null ? null : value.toString()).to(name + "-out");
     }
@@ -66,7 +70,8 @@ public final class StreamsTopologies {
     TOPOLOGIES.put(
         "foreign",
         t -> t.out(
-            largest(t.left(), "l").join(largest(t.right(), "r"), value -> value.split(" ")[0], (l, r) -> l + "|" + r).toStream()));
+            t.table("left").join(t.table("right"), value -> value.split(" ")[0], (l, r) -> l + "|" + r, Materialized.as("joined"))
+                .toStream()));
     TOPOLOGIES.put(
         "streams",
         t -> t.out(

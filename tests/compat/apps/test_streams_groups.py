@@ -74,8 +74,8 @@ def _tables(left: Input, right: Input) -> Table:
 
 
 def _foreign(left: Input, right: Input) -> Table:
-    others = _largest(right)
-    pairs = ((key, value, value.split()[0]) for key, value in _largest(left).items())
+    others = {record.key: record.value for record in right}
+    pairs = ((record.key, record.value, record.value.split()[0]) for record in left)
     return {key: f"{value}|{others[other]}" for key, value, other in pairs if other in others}
 
 
@@ -166,7 +166,8 @@ class Run:
 
     def produce(self, part: slice) -> None:
         """Produce a part of the records, both sides in turn."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
+        as_java = {"partitioner": "murmur2_random"}  # a join by a foreign key asks the partition that Java chooses
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1, **as_java})
         for records in zip(self.left[part], self.right[part], strict=True):
             for side, record in zip(("left", "right"), records, strict=True):
                 producer.produce(f"{self._name}-{side}", record.value, record.key, timestamp=record.timestamp)
