@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import platform
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
 
-from headrace.cli.version import version_line
+from headrace import __version__
 from headrace.config.addresses import without_logins
 from headrace.storage.client_text import visible
 
@@ -162,3 +163,8 @@ def make_parser(words: Sequence[str], *, complete: bool = False) -> argparse.Arg
             )
         )
     return parser
+
+
+def version_line() -> str:
+    """Headrace's and Python's version, as one line."""
+    return f"headrace {__version__} (Python {platform.python_version()})"

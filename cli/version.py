@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import platform
 
-from headrace import __version__
+from headrace.cli.commands import version_line
 from headrace.cli.output import write
 
 DESCRIPTION = "Print the version of Headrace and of the Python that runs it."
@@ -20,8 +19,3 @@ def run(args: argparse.Namespace) -> int:
     """Print Headrace's and Python's version."""
     write(version_line())
     return 0
-
-
-def version_line() -> str:
-    """Headrace's and Python's version, as one line."""
-    return f"headrace {__version__} (Python {platform.python_version()})"

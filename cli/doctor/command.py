@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from headrace.cli.doctor import bucket, cluster, host, own_settings, postgres, tables
+from headrace.cli.doctor import bucket, cluster, host, postgres, tables
 from headrace.cli.doctor.bucket_facts import BucketFacts, open_bucket_facts
 from headrace.cli.doctor.deadline import in_time, on_own_loop, run_to_end
 from headrace.cli.doctor.findings import Finding, Level, of_bucket
@@ -75,7 +75,7 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     )
     # after it: a busy machine would be slow to read Postgres' answers while a store's client is loaded
     of_bucket = await bucket.examine(settings, clock, rng, of_cluster)
-    found = [*host.judge(host.facts()), *own_settings.judge(settings), *of_postgres, *of_bucket]
+    found = [*host.judge(host.facts()), *host.judge_settings(settings), *of_postgres, *of_bucket]
     if any(f.level in (Level.BAD, Level.UNKNOWN) and f.check in NEEDED for f in of_postgres):
         return found
     facts = None

@@ -1,6 +1,7 @@
-"""Judges this machine: file descriptors, queues of the kernel, CPUs and memory.
+"""Judges this machine: file descriptors, queues of the kernel, CPUs and memory; and the settings that it was given.
 
-Place: one area of `headrace doctor`; `facts` looks, `judge` decides.
+Place: two areas of `headrace doctor`; `facts` looks, `judge` decides. Settings have a line only if the next release
+refuses them.
 Invariant: reads only, and changes no limit of this process.
 """
 
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.cli.doctor.findings import Area, Finding
+from headrace.config.cluster_values import settings_that_go
+from headrace.config.settings import Settings
 
-AREA = Area("host")
+AREA, SETTINGS_AREA = Area("host"), Area("settings")
 DESCRIPTORS_BAD, DESCRIPTORS_WARN = 2_048, 16_384
 BACKLOG_WARN = 1_024
 """The listener asks for as many; the kernel gives at most net.core.somaxconn."""
@@ -60,3 +63,10 @@ def judge(host: HostFacts) -> Iterator[Finding]:
         yield AREA.warn("size", memory, "give an agent 2 GiB, or lower its buffers and caches (CONFIGURATION.md)")
     else:
         yield AREA.ok("size", memory)
+
+
+def judge_settings(settings: Settings) -> Iterator[Finding]:
+    """One line for each setting that the next release refuses, if file, environment or flags set it."""
+    for each in settings_that_go(settings):
+        found = f"{each.name}={each.value} applies in this release, and the next one refuses the name"
+        yield SETTINGS_AREA.warn("goes", found, f"remove it (default {each.default}): {each.reason}")

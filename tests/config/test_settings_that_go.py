@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor import own_settings
+from headrace.cli.doctor import host
 from headrace.cli.doctor.findings import Level
 from headrace.cli.process import serve
 from headrace.config import docs
@@ -98,11 +98,11 @@ def test_without_one_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING):
             serve.warn_of_settings_that_go(settings)
         assert not caplog.messages
-        assert not list(own_settings.judge(settings))
+        assert not list(host.judge_settings(settings))
 
 
 def test_the_doctor_names_each() -> None:
-    findings = list(own_settings.judge(load(flags={"store.retries": "4", "feed.follow.all": "true"})))
+    findings = list(host.judge_settings(load(flags={"store.retries": "4", "feed.follow.all": "true"})))
     assert [finding.found.split(" ")[0] for finding in findings] == ["feed.follow.all=true", "store.retries=4"]
     assert all(finding.level is Level.WARN and finding.to_do.startswith("remove it") for finding in findings)
 
