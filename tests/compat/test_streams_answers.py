@@ -30,8 +30,8 @@ MINUTE = timedelta(minutes=1)
 NOT_READY = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 
 
-def topic(name: str, count: int = 0, **configs: str) -> Any:
-    pairs = tuple(BEAT.make("KeyValue", key=key, value=value) for key, value in configs.items())
+def topic(name: str, count: int = 0, *configs: tuple[str, str]) -> Any:
+    pairs = tuple(BEAT.make("KeyValue", key=key, value=value) for key, value in configs)
     return BEAT.make("TopicInfo", name=name, partitions=count, replication_factor=0, topic_configs=pairs)
 
 
@@ -224,7 +224,7 @@ def topologies(of: Asked) -> Iterator[Any]:
     yield group_of(of.describe("missing")[0])
     count = plan(
         sub("0", "answers", sinks=["made-r"]),
-        sub("1", repartition=[topic("made-r")], logs=[topic("made-c", **{"cleanup.policy": "compact"})]),
+        sub("1", repartition=[topic("made-r")], logs=[topic("made-c", 0, ("cleanup.policy", "compact"))]),
     )
     first = said(of.join("made", "a", count))
     yield first | {"status": [code for code, _ in first["status"]]}

@@ -176,7 +176,7 @@ class Run:
     def app(self, number: int) -> JavaApp:
         """An instance with two threads and its own state."""
         words = [self.bootstrap, str(self._folder / f"state-{number}"), self._name, "exactly_once_v2", "2"]
-        classes = [self._program, f"{KAFKA_APPS}/*"]
+        classes: list[Path | str] = [self._program, f"{KAFKA_APPS}/*"]
         return JavaApp(classes, ["StreamsTopologies", *words], self._folder / f"log-{number}", ["-Xmx256M"])
 
     def table(self) -> Table:
