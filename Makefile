@@ -53,7 +53,7 @@ $(STAMP):
 	@$(BIN)/python -m compileall -q $(CURDIR)/src/headrace $(CURDIR)/src/headrace/*/  # as pip does with what is not -e
 	@rm -f $(VENV)/.installed-*; touch $@
 
-demo: setup ## two agents, a real data set through real clients, one agent killed half-way: make demo [FLAGS="--bucket s3://…"]
+demo: setup ## two agents, a real data set through real clients, one agent killed half-way: make demo [FLAGS="--store azure"]
 	@$(BIN)/python -m load.demo $(FLAGS)
 
 demo-growth: setup ## topics grow, shrink, double and halve under load, order per key checked

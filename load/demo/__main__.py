@@ -1,7 +1,8 @@
 """`make demo`: start two agents, produce and consume the flights, kill one agent, check everything.
 
 On S3: `make demo FLAGS="--bucket s3://name/prefix"`, and HEADRACE_S3_ENDPOINT for a store that is not AWS's. As every
-`headrace dev` on S3 it keeps small files in Postgres first.
+`headrace dev` on S3 it keeps small files in Postgres first. On an emulator of Azure or Google Cloud, or an S3 server,
+that the demo starts (`make tools` installs it): `make demo FLAGS="--store azure"`.
 
 Exit status 1 when a record is missing, doubled, changed or out of order.
 """
@@ -15,7 +16,10 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -26,6 +30,8 @@ from load.demo.flights import records
 from load.demo.producing import Produced, produce
 from load.demo.report import report
 from load.dev_server import DevServer
+from tests.tools import why_missing
+from tests.torture.servers import CREDENTIALS, NEEDS, STORES
 
 TOPIC = "flights"
 PARTITIONS = 12
@@ -36,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".demo"))
     parser.add_argument("--bucket", help="s3://name/prefix in the place of a directory")
+    parser.add_argument("--store", choices=STORES, help="start this object storage, and keep the bucket there")
     parser.add_argument("--limit", type=int, default=None, help="only this many flights")
     parser.add_argument("--rate", type=int, default=20_000, help="records per second")
     args = parser.parse_args()
@@ -44,23 +51,32 @@ def main() -> int:
     shutil.rmtree(args.data_dir, ignore_errors=True)
     console.print("loading the data set: every flight that left New York City in 2013")
     rows = list(records(args.limit))
-    bucket = args.bucket or "a directory bucket"
-    console.print(f"starting Postgres, {bucket} and two agents under {args.data_dir}/")
-    with DevServer(args.data_dir, agents=2, settings=settings(args.bucket)) as server:
+    if args.store and (reason := why_missing(NEEDS[args.store])):
+        parser.error(f"{reason}: make tools")
+    with ExitStack() as started:
+        bucket = {"bucket": args.bucket} if args.bucket else {}
+        if args.store:
+            os.environ.update(CREDENTIALS)
+            place = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
+            store = started.enter_context(STORES[args.store](place))
+            bucket = store.settings(store.port)
+        shown = bucket.get("bucket", "a directory bucket")
+        console.print(f"starting Postgres, {shown} and two agents under {args.data_dir}/")
+        server = started.enter_context(DevServer(args.data_dir, agents=2, settings=settings(bucket)))
         produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
         status = report(console, server, produced, consumed, len(rows))
     console.print("to look around: headrace dev --agents 2, and headrace console -b 127.0.0.1:9092 in another terminal")
     return status
 
 
-def settings(bucket: str | None) -> dict[str, object]:
-    """Return what `headrace dev` is started with."""
-    found: dict[str, object] = {
+def settings(bucket: Mapping[str, object]) -> dict[str, object]:
+    """Return what `headrace dev` is started with. `bucket`: the settings of its place; empty: a directory."""
+    return {
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 500,
+        **bucket,
     }
-    return found | {"bucket": bucket} if bucket else found
 
 
 async def _run(

@@ -191,8 +191,10 @@ class GoogleClient:
             text = text.replace(f"code={reason}", "code=NoSuchBucket")
         if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused(sent.get("Authorization", "")):
             kind = UnavailableError
+        if kind is InvalidError or kind is CorruptError:
+            text += f" said={said[:200]!r}"
         if kind is InvalidError:
-            text += f" said={said[:200]!r} check={_CHECKS.get(answer.status, 'bucket and gcs.endpoint')}"
+            text += f" check={_CHECKS.get(answer.status, 'bucket and gcs.endpoint')}"
         raise refusal(kind, text, answer, changes=request.changes)
 
     async def _lacks_bucket(self, operation: str, said: str) -> bool:

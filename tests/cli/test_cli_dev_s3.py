@@ -76,10 +76,10 @@ def test_a_new_cluster_on_s3_has_it_on_unless_something_is_said(
 
 def test_the_demo_on_s3_leaves_it_to_dev(tmp_path: Path) -> None:
     """It names its bucket, and says nothing of low latency: so it is on."""
-    command = DevServer(tmp_path, agents=2, settings=settings("s3://b/p"))._command
+    command = DevServer(tmp_path, agents=2, settings=settings({"bucket": "s3://b/p"}))._command
     assert command[command.index("--bucket") + 1] == "s3://b/p"
     assert not [word for word in command if "low-latency" in word or word == "--config"]
-    assert "bucket" not in settings(None)
+    assert "bucket" not in settings({})
 
 
 async def _nothing(*_: object) -> None:

@@ -78,7 +78,19 @@ def dressed(store: ObjectStore) -> ObjectStore:
     return store
 
 
-@pytest.fixture(params=[*STORES, *HTTPS_STORES])
+CLOUDS = [kind for kind in STORES if kind.endswith(("azure", "google"))]
+
+
+@pytest.fixture(
+    params=[
+        *(kind for kind in STORES if kind not in CLOUDS),
+        *HTTPS_STORES,
+        *(
+            pytest.param(kind, marks=[pytest.mark.requirement("X15"), *([pytest.mark.slow] if " " in kind else [])])
+            for kind in CLOUDS
+        ),
+    ]
+)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     """An empty store of each kind. S3 stores use a separate prefix for each test."""
     kind = request.param.removeprefix("dressed ")
@@ -284,9 +296,11 @@ async def test_listings_and_deletions_of_many_pages(store: ObjectStore, monkeypa
     assert await listed(store, "many/") == keys[10:]
 
 
-async def test_a_thousand_and_one_keys_are_deleted(store: ObjectStore) -> None:
-    await put_all(store, ["k0000", "k1000", "other"])
-    keys = [f"k{number:04}" for number in range(1001)]
+async def test_a_thousand_and_one_keys_are_deleted(store: ObjectStore, request: pytest.FixtureRequest) -> None:
+    """One more than a request of S3 takes; Azure and Google are asked for each key, so that fewer are enough."""
+    count = 101 if "azure" in request.node.name or "google" in request.node.name else 1001
+    await put_all(store, ["k0000", f"k{count - 1:04}", "other"])
+    keys = [f"k{number:04}" for number in range(count)]
     assert sorted(await store.delete_many(keys)) == keys
     assert await listed(store) == ["other"]
 
