@@ -13,6 +13,8 @@ from headrace.agent.fetch.index.shard_interest import SEEN_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
+from headrace.agent.groups.streams.configured_topology import TASKS_MAX
+from headrace.agent.groups.streams.internal_topics import ERRORS_MAX
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
 from headrace.agent.limits.client_texts import ID_BYTES_MAX
 from headrace.agent.produce.requests import LEADER_ONLY_TIMEOUT_MS
@@ -78,6 +80,8 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         ITEMS_MAX,
         LEADER_ONLY_TIMEOUT_MS,
         ID_BYTES_MAX,
+        TASKS_MAX,
+        ERRORS_MAX,
         GROUPS_MAX,
         DOUBTS_MAX,
         SEEN_MAX,

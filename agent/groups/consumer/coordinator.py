@@ -93,7 +93,7 @@ class ConsumerGroups(HeartbeatCoordinator[ConsumerGroup, ConsumerHeartbeat]):
     def _topics_by_name(self) -> Mapping[str, object]:
         return self.topics.topics().by_name
 
-    def _size_of(self, request: ConsumerHeartbeat, before: int) -> int:
+    def _size_of(self, held: Held, request: ConsumerHeartbeat, before: int) -> int:
         return _member_bytes(request)
 
     async def _refusal(self, held: Held, request: ConsumerHeartbeat) -> MemberHeartbeatAnswer | None:

@@ -66,7 +66,7 @@ class HeartbeatCoordinator(ABC, Generic[G, H]):
         """The topics by which a group is judged: the same object as long as none came, went or changed."""
 
     @abstractmethod
-    def _size_of(self, request: H, before: int) -> int:
+    def _size_of(self, held: Held, request: H, before: int) -> int:
         """Bytes of a member with what its heartbeat says; `before`: as the group knows it, 0 for a new one."""
 
     async def _refusal(self, held: Held, request: H) -> MemberHeartbeatAnswer | None:
@@ -118,7 +118,7 @@ class HeartbeatCoordinator(ABC, Generic[G, H]):
         if isinstance(held, ErrorCode):
             return MemberHeartbeatAnswer(held, request.member_id)
         before = held.group.member_bytes(request.member_id)
-        size, is_first = self._size_of(request, before), held.group.is_idle()
+        size, is_first = self._size_of(held, request, before), held.group.is_idle()
         code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=is_first)
         if code is not ErrorCode.none:
             return MemberHeartbeatAnswer(code, request.member_id)

@@ -81,7 +81,7 @@ class ShareGroups(HeartbeatCoordinator[ShareGroup, MemberHeartbeat]):
     def _topics_by_name(self) -> Mapping[str, object]:
         return self.topics().source
 
-    def _size_of(self, request: MemberHeartbeat, before: int) -> int:
+    def _size_of(self, held: Held, request: MemberHeartbeat, before: int) -> int:
         if not request.subscribes:
             return before
         return ShareMember(request.member_id).updated_by(request).size_bytes()

@@ -75,12 +75,14 @@ class StreamsGroups(HeartbeatCoordinator[StreamsGroup, StreamsHeartbeat]):
     def _topics_by_name(self) -> Mapping[str, object]:
         return self._cluster.image.topics_by_name
 
-    def _size_of(self, request: StreamsHeartbeat, before: int) -> int:
+    def _size_of(self, held: Held, request: StreamsHeartbeat, before: int) -> int:
+        """A group has its topology once: the first member brings it."""
         if request.topology is None and before:
             return before
         texts = text_bytes(request.member_id, request.rack_id, request.client_id)
         own = own_bytes(request.process_id, request.endpoint, request.client_tags or ())
-        new = 0 if request.topology is None or before else request.topology.size_bytes
+        is_known = request.topology is None or isinstance(held.group, StreamsGroup)
+        new = 0 if is_known or request.topology is None else request.topology.size_bytes
         return max(before, MEMBER_BYTES + texts + own + new)
 
     async def _refusal(self, held: Held, request: StreamsHeartbeat) -> MemberHeartbeatAnswer | None:
