@@ -31,7 +31,7 @@ FOUND = ClusterState(
         (("client-id", None),): {"no_such_rate": 5.0},
     },
     configs={"log.retention.ms": "7000", "num.io.threads": "9", "log.cleaner.threads": "2"},
-    groups={"g": {"consumer.session.timeout.ms": "50000", "streams.num.standby.replicas": "1"}},
+    groups={"g": {"consumer.session.timeout.ms": "50000", "no.such.config": "1"}},
     client_metrics={"m": {"interval.ms": "60000", "match": "no_selector=x"}},
 )
 FACTS = KafkaFacts(
@@ -67,7 +67,7 @@ def test_what_is_kept_can_be_applied() -> None:
         "quotas of ip=host.example: left out: a quota is of an address here",
         "quotas of client-id=<default>: no_such_rate is left out",
         "clusterConfigs: num.io.threads=9 is left out: an agent uses one event loop",
-        "group g: streams.num.standby.replicas=1 is left out: there is no such config here",
+        "group g: no.such.config=1 is left out: there is no such config here",
         "client metrics m: match=no_selector=x is left out: not a list of selector=pattern",
         "log.retention.ms of broker 2 alone: not exported",
         "server.properties: super.users=User:root: not exported; give it to the agents",
