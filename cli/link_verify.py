@@ -171,18 +171,17 @@ def compared_topics(
     """The topics that the link names at the source, and its copies here; only those that are wanted (None: all)."""
     named = TopicFilter({name: value for name, value in configs.items() if value is not None})
     theirs, ours = (side.ask(_partition_counts) for side in (source, here))
-    own = {name: _values(here, name) for name in ours if named.matches(name)}
-    names = {name for name in theirs if named.matches(name)}
-    names |= {name for name in own if own[name].get(LINK_NAME) == link}
+    at_source, own = ({name for name in each if named.matches(name)} for each in (theirs, ours))
+    if wanted is not None:
+        at_source, own = ({name for name in each if wanted.matches(name)} for each in (at_source, own))
+    their_values, own_values = _values(source, at_source), _values(here, own)
     found = []
-    for name in sorted(names):
-        if wanted is not None and not wanted.matches(name):
-            continue
-        policies = [own.get(name, {}).get("cleanup.policy", "")]
-        policies += [_values(source, name).get("cleanup.policy", "")] if name in theirs else []
+    for name in sorted(at_source | {name for name in own if own_values[name].get(LINK_NAME) == link}):
+        values = their_values.get(name, {}), own_values.get(name, {})
+        policies = [each.get("cleanup.policy", "") for each in values]
         counts = theirs.get(name, 0), ours.get(name, 0)
         compacted = any("compact" in policy for policy in policies)
-        found.append(ComparedTopic(name, counts, own.get(name, {}).get(LINK_NAME) == link, compacted))
+        found.append(ComparedTopic(name, counts, values[1].get(LINK_NAME) == link, compacted))
     return found
 
 
@@ -190,9 +189,10 @@ def _partition_counts(cluster: KafkaCluster) -> dict[str, int]:
     return {str(topic.name): len(topic.partitions) for topic in cluster.metadata()}
 
 
-def _values(side: CommittedReader, topic: str) -> dict[str, str]:
-    found = side.ask(lambda cluster: describe_topics(cluster, [topic]))[topic]
-    return {str(each.name): str(each.value) for each in found if each.value is not None}
+def _values(side: CommittedReader, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The configs of each topic, defaults too."""
+    found = side.ask(lambda cluster: describe_topics(cluster, sorted(topics)))
+    return {name: {str(c.name): str(c.value) for c in each if c.value is not None} for name, each in found.items()}
 
 
 class Verification:
