@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("otel", "export", "spark", "bench")
+EXTRAS = ("azure", "google", "otel", "export", "spark", "bench")
 """The extra `embedded` is in runtime.lock."""
 HEAD = """\
 # Licences of the dependencies

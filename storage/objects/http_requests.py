@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -115,6 +116,7 @@ class HttpRequests:
         self._endpoint_setting = endpoint_setting
         self._tls = ssl.create_default_context()  # aiohttp's own does not see SSL_CERT_FILE if that is set late
         self._session: aiohttp.ClientSession | None = None
+        self._proxy: str | None = None
         self._closed = False
 
     async def send(self, request: Request) -> Answer:
@@ -149,12 +151,26 @@ class HttpRequests:
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Content-Type"),
-                trust_env=True,
             )
+            self._proxy = proxy_of(request.url)
         async with self._session.request(
-            request.method, request.url, headers=request.headers, data=request.body, allow_redirects=False
+            request.method,
+            request.url,
+            headers=request.headers,
+            data=request.body,
+            allow_redirects=False,
+            proxy=self._proxy,
         ) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
+
+
+def proxy_of(url: URL) -> str | None:
+    """Return the proxy of the environment for a store (HTTPS_PROXY, NO_PROXY); None without one. Asked once: aiohttp by
+    itself reads environment and .netrc on a thread, for each request.
+    """
+    if url.host is None or proxy_bypass(url.host):
+        return None
+    return getproxies().get(url.scheme)
 
 
 def time_limit_s(request_timeout_s: float, size: int) -> float:

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
+from yarl import URL
 
+from headrace.storage.clock import SystemClock
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -24,6 +26,7 @@ from headrace.storage.errors import (
     ThrottledError,
     UnavailableError,
 )
+from headrace.storage.objects.http_requests import proxy_of
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
@@ -292,3 +295,16 @@ async def test_listings_that_are_none_are_corrupt(cloud: Cloud) -> None:
         if (cloud.name == "azure" and text.startswith(b"{")) or (cloud.name == "google" and text.startswith(b"<L")):
             continue
         assert type(await failure_of(cloud, list_all, answer)) is CorruptError
+
+
+async def test_a_proxy_of_the_environment_is_used(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with ScriptedServer([cloud.accepts] * 2) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        store = cloud.open("http://store.headrace.invalid", SystemClock(), 10.0)
+        await store.put("k", b"x")
+        await store.close()
+        assert "store.headrace.invalid" in proxy.exchanges[0].target
+        monkeypatch.setenv("no_proxy", "headrace.invalid")
+        assert proxy_of(URL("http://store.headrace.invalid/x")) is None
