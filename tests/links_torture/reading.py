@@ -39,6 +39,15 @@ def row(message: Any) -> Row:
     return message.offset(), hashlib.blake2b(repr(parts).encode(), digest_size=12).digest()
 
 
+def ends(bootstrap: str, places: list[Place]) -> dict[Place, int]:
+    """The high watermark of each partition."""
+    consumer = reader(bootstrap, "ends")
+    try:
+        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=60)[1] for place in places}
+    finally:
+        consumer.close()
+
+
 def read_all(bootstrap: str, places: list[Place]) -> tuple[dict[Place, list[Row]], dict[Place, int]]:
     """Every record of the partitions, and the position that the consumer reached."""
     consumer = reader(bootstrap, "final")

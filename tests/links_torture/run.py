@@ -23,7 +23,7 @@ from pathlib import Path
 from headrace.cli.bench.topic_admin import create_topic
 from tests.links_torture.headrace import COMMAND, headrace
 from tests.links_torture.movers import GroupMover
-from tests.links_torture.reading import LiveReader, Place, differences, read_all
+from tests.links_torture.reading import LiveReader, Place, differences, ends, read_all
 from tests.links_torture.writers import PARTITIONS, PLAIN, TRANSACTIONAL, SourceWriter
 from tests.torture.kills.kafka_servers import KafkaServers
 
@@ -73,7 +73,7 @@ async def run_links(directory: Path, seed: int, seconds: float, bytes_per_s: int
         for writer in writers:
             writer.start()
             stack.push_async_callback(asyncio.to_thread, writer.stop)
-        await _until_whole(here, outcome, {PLAIN, TRANSACTIONAL}, is_empty_enough=False)
+        await _until_followed(here, outcome, {PLAIN, TRANSACTIONAL})
         places = [(topic, index) for topic in (PLAIN, TRANSACTIONAL) for index in range(PARTITIONS)]
         live = LiveReader(here, places)
         live.start()
@@ -114,7 +114,7 @@ async def run_links(directory: Path, seed: int, seconds: float, bytes_per_s: int
             outcome.counts[writer.topic] = writer.counts
         say("producers ended")
         began = time.monotonic()
-        await _until_whole(here, outcome, {PLAIN, TRANSACTIONAL})
+        await _until_same_ends(source.bootstrap, here, places, outcome)
         outcome.whole_seconds = time.monotonic() - began
         say("the copy is whole")
         await asyncio.to_thread(_compare, source.bootstrap, here, places, live, outcome)
@@ -139,26 +139,35 @@ async def _watch(here: str, outcome: LinksOutcome, until: float) -> None:
         outcome.problems.update({text for topic in shown["topics"] for text in topic["problems"]})
 
 
-async def _until_whole(here: str, outcome: LinksOutcome, topics: set[str], *, is_empty_enough: bool = True) -> None:
-    """Return once the copies have all that the source has; of a source that is written to: once they had all."""
+async def _until_followed(here: str, outcome: LinksOutcome, topics: set[str]) -> None:
+    """Return once the copies had all that the source had at a moment; it is written to meanwhile."""
     until = time.monotonic() + WHOLE_SECONDS
     while True:
         shown = await asyncio.to_thread(_link, here, "show", LINK)
         found = {topic["name"]: topic for topic in shown["topics"]}
-        behind = [found[name]["lag"] if is_empty_enough else 0 for name in topics & found.keys()]
-        if topics <= found.keys() and not any(behind) and all(found[name]["lag_ms"] >= 0 for name in topics):
+        if topics <= found.keys() and all(found[name]["lag_ms"] >= 0 for name in topics):
             return
         if time.monotonic() > until:
-            outcome.offences.append(f"the copy is not whole after {WHOLE_SECONDS:.0f} s: {shown}")
+            outcome.offences.append(f"the source is not followed after {WHOLE_SECONDS:.0f} s: {shown}")
+            return
+        await asyncio.sleep(1.0)
+
+
+async def _until_same_ends(source: str, here: str, places: list[Place], outcome: LinksOutcome) -> None:
+    """Return once consumers see the same ends on both sides: what a link says of itself may be of a moment ago."""
+    until = time.monotonic() + WHOLE_SECONDS
+    while (theirs := await asyncio.to_thread(ends, source, places)) != await asyncio.to_thread(ends, here, places):
+        if time.monotonic() > until:
+            outcome.offences.append(f"the copy is not whole after {WHOLE_SECONDS:.0f} s: the source ends at {theirs}")
             return
         await asyncio.sleep(1.0)
 
 
 def _compare(source: str, here: str, places: list[Place], live: LiveReader, outcome: LinksOutcome) -> None:
-    theirs, ends = read_all(source, places)
+    theirs, their_ends = read_all(source, places)
     ours, our_ends = read_all(here, places)
-    if ends != our_ends:
-        outcome.offences.append(f"positions at the end: source {ends}, copy {our_ends}")
+    if their_ends != our_ends:
+        outcome.offences.append(f"positions at the end: source {their_ends}, copy {our_ends}")
     until = time.monotonic() + WHOLE_SECONDS
     while sum(map(len, live.rows.values())) < sum(map(len, ours.values())) and time.monotonic() < until:
         time.sleep(1.0)
@@ -171,7 +180,7 @@ def _compare(source: str, here: str, places: list[Place], live: LiveReader, outc
     for topic in (PLAIN, TRANSACTIONAL):
         own = [place for place in places if place[0] == topic]
         outcome.records[topic] = sum(len(theirs[place]) for place in own)
-        outcome.offsets[topic] = sum(ends[place] for place in own)
+        outcome.offsets[topic] = sum(their_ends[place] for place in own)
 
 
 def _is_copied(here: str, group: str) -> bool:
