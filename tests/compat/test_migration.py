@@ -224,7 +224,7 @@ def _orders(bootstrap: str) -> list[str]:
 
 def test_the_page_moves_to_another_region_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands after a failover: what the lost region has more is named, and is gone once it is a copy."""
-    force, verify, drop, delete, back = sections(PAGE)["Another region: Headrace to Headrace"]
+    create, force, verify, drop, delete, back = sections(PAGE)["Another region: Headrace to Headrace"]
     (folder := tmp_path / "reader").mkdir()
     tmp_path.chmod(0o711)
     (port,) = free_ports(1)
@@ -234,7 +234,7 @@ def test_the_page_moves_to_another_region_and_back(tmp_path: Path, capsys: pytes
         main = DevServer(tmp_path / "main", settings=settings, keep_data=True)
         with main:
             create_topic(main.bootstrap, "orders.eu", PARTITIONS)
-            terminal.run(f"headrace link create main --from {HERE} --topics 'orders.*' --groups '.*' -b 127.0.0.1:9292")
+            terminal.run(create)
             shop = Shop({"bootstrap.servers": main.bootstrap, "message.timeout.ms": 5_000}, "orders.eu", "before")
             shop.start()
             terminal.run("headrace link show main --follow -b 127.0.0.1:9292")
