@@ -82,7 +82,9 @@ class Chunk(NamedTuple):
 
 
 class AbortedTransactions:
-    """Find the batches of one answer that belong to aborted transactions, as consumers do (KIP-98)."""
+    """Find the batches of one answer that belong to aborted transactions, as consumers do (KIP-98). A cleaned log may
+    keep the batch of a marker without the marker: it says nothing.
+    """
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         """`aborted`: (producer id, first offset) of each transaction."""
@@ -95,7 +97,7 @@ class AbortedTransactions:
         while self._starts and self._starts[-1][1] <= batch.last_offset:
             self._producers.add(self._starts.pop()[0])
         if header.is_control:
-            if header.is_transactional and _marker_type(batch) == _ABORT:
+            if header.is_transactional and header.record_count and _marker_type(batch) == _ABORT:
                 self._producers.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._producers
@@ -180,7 +182,8 @@ def make_chunk(
             continue
         last_epoch = batch.header.leader_epoch
         after.note(batch.header)
-        ending = batch if batch.header.is_control and batch.header.is_transactional else None
+        is_marker = batch.header.is_control and batch.header.is_transactional and batch.header.record_count > 0
+        ending = batch if is_marker else None
         if is_hidden:
             tiling.skip(next_offset, last_epoch)
         elif batch.offset < log_end:

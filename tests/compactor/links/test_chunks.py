@@ -16,7 +16,14 @@ from headrace.compactor.rewrite import SPAN_MAX
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.compression import Codec
-from headrace.storage.records.header import TRANSACTIONAL_BIT, BatchHeader, batch_crc, read_header
+from headrace.storage.records.header import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    batch_crc,
+    read_header,
+)
 from headrace.storage.segment.verified import SoundBatch
 from tests.compactor.links.source_log import LogAnswer, LogBatch, SourceLog, sealed_again
 from tests.patch import Patch
@@ -237,6 +244,23 @@ def test_a_marker_that_is_none_is_refused() -> None:
     data = sealed_again(batch.encoded(), header._replace(attributes=header.attributes | 0x20))
     with pytest.raises(CorruptError, match="marker"):
         make_chunk(0, -1, memoryview(bytearray(data)), [], stable=10, producers=ProducerStates())
+
+
+@pytest.mark.parametrize("follows", [0, 2])
+def test_the_batch_of_a_marker_that_was_cleaned_is_part_of_a_tile(follows: int) -> None:
+    """A source's cleaner may keep it for its producer's state, without the marker."""
+    log = SourceLog()
+    log.append(3, 4, transactional=True)
+    log.finish(4, commit=True)
+    first, marker = (bytearray(batch.encoded()) for batch in log.batches)
+    header = read_header(marker)._replace(record_count=0, batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES)
+    later = b"".join(log.append(1).encoded() for _ in range(follows))
+    data = bytearray(first + sealed_again(marker[:HEADER_BYTES], header) + later)
+    chunk = make_chunk(0, -1, memoryview(data), [], stable=log.end, producers=ProducerStates())
+    assert chunk.next_offset == log.end
+    shown = [(each.base_offset, each.last_offset_delta, each.record_count) for each, _ in chunk.batches]
+    assert shown == [(0, 2, 3), (3, 0, 0), (4, 0, 1), (5, 0, 1)][: 2 + follows]
+    assert not any(each.is_control for each, _ in chunk.batches)
 
 
 # -- planted bugs: each is one that the tests above would not miss
