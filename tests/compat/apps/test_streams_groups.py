@@ -5,7 +5,9 @@ What a topology writes is computed here from its input: both clusters must end w
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -20,6 +22,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.main import main
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.transport import ClientConfig, parse_servers
 from load.dev_server import DevServer
 from tests.compat.apps.app import SECONDS_MAX, JavaApp
 from tests.compat.kafka_server import kafka_server
@@ -214,3 +218,20 @@ def test_a_topology_ends_with_the_same_output_under_kills_and_restarts(
             last = apps.enter_context(run.app(3))
             run.produce(slice(2 * third, RECORDS))
         last.until(lambda: run.is_done(RECORDS), "the last instance went on where another one was stopped")
+
+
+def test_an_application_goes_on_when_the_coordinator_is_killed(program: Path, tmp_path: Path) -> None:
+    """And so does its output: exactly once, at the other agent."""
+    half = RECORDS // 2
+    with DevServer(tmp_path / "dev", agents=2, settings={**QUICK, "linger.ms": 25}) as server:
+        run = Run(server.bootstrap, "words", program, tmp_path)
+        with run.app(1) as app:
+            run.produce(slice(0, half))
+            app.until(lambda: run.is_done(half), "the first half is done")
+            config = ClientConfig(parse_servers(server.bootstrap), "judge", 60_000)
+            with KafkaCluster.of(config) as cluster:
+                holder = cluster.coordinator("words")
+            (pid,) = (agent.pid for agent in server.agents if agent.node_id == holder)
+            os.kill(pid, signal.SIGKILL)
+            run.produce(slice(half, RECORDS))
+            app.until(lambda: run.is_done(RECORDS), "the application goes on")
