@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.groups.streams.internal_topics import ERRORS_MAX, InternalTopics
 from headrace.agent.groups.streams.topology import InternalTopic
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.agents import STREAMS_VERSION, FeatureRange
 from headrace.metastore.api.groups import GroupKind
-from headrace.protocol.client.cluster import message
+from headrace.protocol.client.messages import message
 from headrace.protocol.request import ClientConnection, Request
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
@@ -234,3 +235,33 @@ async def test_members_hear_of_a_creation_that_raises(fake_clock: ManualClock) -
     topics.ask(_request(BEAT, None), [InternalTopic("t", 1, 0)], 10.0)
     await fake_clock.advance(0.1)
     assert "t (the wire is cut)" in topics.ask(_request(BEAT, None), [InternalTopic("t", 1, 0)], 10.0)
+
+
+class Denying:
+    """Implements what is asked of an Authorizer: the client may create topics of these names."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def access(self, connection: ClientConnection) -> Denying:
+        return self
+
+    def allows(self, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
+        return False
+
+    def require(self, request: Request, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
+        assert (operation, resource_type) == (AclOperation.CREATE, AclResource.TOPIC)
+        return name in self._names
+
+
+async def test_all_internal_topics_or_none_are_created_for_a_client(fake_clock: ManualClock) -> None:
+    creations, request = Creations(), _request(BEAT, None)
+    missing = [InternalTopic("a", 1, 0), InternalTopic("b", 1, 0)]
+    denied = InternalTopics(fake_clock, Denying("a"))  # type: ignore[arg-type]
+    denied.create = creations
+    assert denied.ask(request, missing, 10.0) == "; Unauthorized to CREATE on topics b."
+    allowed = InternalTopics(fake_clock, Denying("a", "b"))  # type: ignore[arg-type]
+    allowed.create = creations
+    assert allowed.ask(request, missing, 10.0) == ""
+    await fake_clock.advance(0.1)
+    assert creations.asked == [["a", "b"]]
