@@ -23,7 +23,8 @@ from headrace.compactor.links.source import (
     TopicIndex,
 )
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import KafkaCluster, message, require
+from headrace.protocol.client.cluster import KafkaCluster, require
+from headrace.protocol.client.messages import message
 from headrace.storage.errors import InvalidError
 
 GROUP_ID_CHARACTERS_MAX = 32_767

@@ -43,8 +43,9 @@ from headrace.compactor.links.source import (
 from headrace.config.link_configs import BOOTSTRAP_SERVERS, CHECKS_NAME, DEFAULTS, SECRETS, is_reference
 from headrace.config.load import resolved
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import ANY, KafkaCluster, message, require
+from headrace.protocol.client.cluster import ANY, KafkaCluster, require
 from headrace.protocol.client.login import SETTINGS, Login
+from headrace.protocol.client.messages import message
 from headrace.protocol.client.transport import ClientConfig, parse_servers
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
 

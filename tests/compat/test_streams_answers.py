@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import KafkaCluster, message
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.messages import message
 from headrace.protocol.client.transport import ClientConfig, parse_servers
 from load.dev_server import DevServer
 from tests.compat.kafka_server import kafka_server

@@ -13,7 +13,8 @@ import pytest
 from headrace.cli.main import main
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.client.cluster import VERSIONS, KafkaCluster, WrongBrokerError
+from headrace.protocol.client.cluster import KafkaCluster, WrongBrokerError
+from headrace.protocol.client.messages import VERSIONS
 from headrace.protocol.client.transport import client_config
 from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer

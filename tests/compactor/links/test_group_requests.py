@@ -12,7 +12,8 @@ from kio.schema.errors import ErrorCode
 from headrace.compactor.links.group_requests import METADATA_CHARACTERS_MAX, fetch_offsets, list_groups
 from headrace.compactor.links.source import CommittedAt, SourceGroup
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import KafkaCluster, Message, message
+from headrace.protocol.client.cluster import KafkaCluster
+from headrace.protocol.client.messages import Message, message
 from headrace.storage.errors import InvalidError, RetryableError
 
 pytestmark = pytest.mark.requirement("X14")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import message
+from headrace.protocol.client.messages import message
 from headrace.protocol.client.transport import ClientConfig, connect, exchange
 from tests.compat.share_scenarios.server import PATIENCE_SECONDS, Server, until
 

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import message
+from headrace.protocol.client.messages import message
 from tests.compat.share_scenarios.member import RECORD_LIMIT, REFUSED, RawMember
 from tests.compat.share_scenarios.server import Server
 

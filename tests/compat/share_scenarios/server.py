@@ -16,7 +16,7 @@ import confluent_kafka
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.client.cluster import message
+from headrace.protocol.client.messages import message
 from headrace.protocol.client.transport import ClientConfig, ask, parse_servers
 from headrace.storage.records.codec import Record, encode_batch
 
