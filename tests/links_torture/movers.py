@@ -94,7 +94,8 @@ class GroupMover(threading.Thread):
                 seen += len(good)
             if not seen:
                 return {}
-            return {(each.topic, each.partition): each.offset for each in consumer.commit(asynchronous=False) or ()}
+            done = consumer.commit(asynchronous=False) or ()
+            return {(each.topic, each.partition): each.offset for each in done if each.offset >= 0}
         finally:
             consumer.close()
 
