@@ -19,7 +19,6 @@ from headrace.config.addresses import azure_place
 from headrace.config.settings import Settings
 
 ACCOUNT = "adls.account-name"
-FILE_IO = "headrace.tables.warehouse.AzureFileIO"
 
 
 class AzureFileIO(PyArrowFileIO):
@@ -35,6 +34,10 @@ class AzureFileIO(PyArrowFileIO):
         if account != place.account:
             raise ValueError(f"a file of another account: account={place.account} of_catalog={account}")
         return urlsplit(location).scheme, place.container, f"{place.container}/{place.prefix}".rstrip("/")
+
+
+FILE_IO = f"{AzureFileIO.__module__}.{AzureFileIO.__qualname__}"
+"""As pyiceberg names it in its properties."""
 
 
 def place_of_files(settings: Settings) -> dict[str, str]:

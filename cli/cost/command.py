@@ -205,7 +205,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the needs with low.latency.enable on all topics; the bills have both",
     )
     parser.add_argument(
-        "--cloud", choices=CLOUDS, default="aws", help="whose prices: of requests, storage, machines and zones (aws)"
+        "--cloud",
+        choices=CLOUDS,
+        default="aws",
+        help="the prices of this cloud: of requests, storage, machines and zones (aws)",
     )
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of the cloud's file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")

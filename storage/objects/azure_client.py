@@ -37,8 +37,8 @@ from headrace.storage.objects.http_requests import (
     Answer,
     BodyOfParts,
     HttpRequests,
-    Request,
     SharedToken,
+    StoreRequest,
     Token,
     refusal,
 )
@@ -187,7 +187,7 @@ class AzureClient:
             target = self._container if query["restype"] == "container" else self._service
         parameters = "&".join(filter(None, (urlencode(query or {}, quote_via=quote), signature)))
         method, what = _METHODS[operation], f"operation={operation} bucket={self.shown} key={key}"
-        request = Request(
+        request = StoreRequest(
             method,
             URL(f"{target}?{parameters}" if parameters else target, encoded=True),
             what,

@@ -40,8 +40,8 @@ from headrace.storage.objects.http_requests import (
     Answer,
     BodyOfParts,
     HttpRequests,
-    Request,
     SharedToken,
+    StoreRequest,
     Token,
     refusal,
 )
@@ -178,7 +178,7 @@ class GoogleClient:
             **(headers or {}),
         }
         url = URL(f"{place}?{urlencode(query, quote_via=quote)}" if query else place, encoded=True)
-        request = Request(method, url, what, sent, body, size, changes=method != "GET")
+        request = StoreRequest(method, url, what, sent, body, size, changes=method != "GET")
         answer = await self._http.send(request)
         if answer.status in _DONE:
             self._bucket_exists = True

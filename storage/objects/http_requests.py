@@ -91,7 +91,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StoreRequest:
     """`what`: operation, bucket and key, for errors. `size`: bytes of the answer that are asked for, if known.
 
     `changes`: whether the request may change the store.
@@ -119,7 +119,7 @@ class HttpRequests:
         self._proxy: str | None = None
         self._closed = False
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: StoreRequest) -> Answer:
         """Return any whole answer, also a refusal.
 
         UnavailableError, or OutcomeUnknownError if the request changes something and may have been sent; CorruptError
@@ -139,7 +139,7 @@ class HttpRequests:
         if self._session is not None:
             await self._session.close()
 
-    async def _send(self, request: Request) -> Answer:
+    async def _send(self, request: StoreRequest) -> Answer:
         if self._closed:
             raise UnavailableError(f"store is closed: {request.what}")
         if self._session is None:

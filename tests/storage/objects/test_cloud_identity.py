@@ -189,7 +189,7 @@ async def test_a_token_that_was_good_and_is_refused_is_replaced(
 
 
 @pytest.mark.parametrize("cloud", ["azure", "google"])
-async def test_a_process_without_an_identity_is_told_what_to_check(
+async def test_an_error_without_an_identity_says_what_to_check(
     cloud: str, issuer: ScriptedServer, identity: Identity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     identity.status = 400
