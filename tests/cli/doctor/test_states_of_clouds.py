@@ -98,6 +98,7 @@ async def test_what_is_wrong_with_an_address_or_a_key(azurite_url: str, monkeypa
     assert "key or signature" in str(to_do) or "Contributor" in str(to_do), told
 
 
+@pytest.mark.slow
 async def test_deleted_blobs_that_are_kept(azurite_url: str) -> None:
     with BlobServiceClient(azurite_url, credential=AzureNamedKeyCredential(ACCOUNT, KEY)) as service:
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=7))
@@ -108,6 +109,7 @@ async def test_deleted_blobs_that_are_kept(azurite_url: str) -> None:
     assert (level, "for 7 days" in told) == ("warn", True)
 
 
+@pytest.mark.slow
 async def test_a_clock_that_differs_from_the_stores(azurite_url: str) -> None:
     level, told, _ = (await examined(on_azurite(azurite_url), ShiftedClock(300)))["clock"]
     assert (level, "s ahead of the store's" in told) == ("warn", True)

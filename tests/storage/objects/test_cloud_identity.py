@@ -229,6 +229,7 @@ def azurite_with_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             yield url
 
 
+@pytest.mark.slow
 async def test_azurite_takes_the_token_of_a_managed_identity(
     azurite_with_tokens: str, issuer: ScriptedServer, identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
