@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.cli.client.groups import list_groups
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.cli.configs import describe_topics
 from headrace.cli.output import write
 from headrace.cli.tables import show
-from headrace.compactor.links.group_requests import list_groups
-from headrace.compactor.links.groups import is_copied
 from headrace.config.errors import ConfigError
 from headrace.config.link_configs import (
     BOOTSTRAP_SERVERS,
@@ -29,6 +28,7 @@ from headrace.config.link_configs import (
     KEY,
     MAX_RATE,
     OWN,
+    SHARE,
     TRUSTED,
     GroupFilter,
     TopicFilter,
@@ -37,7 +37,7 @@ from headrace.config.link_configs import (
 )
 from headrace.config.load import read_properties, resolved
 from headrace.config.topic_configs import LINK_NAME, why_invalid
-from headrace.metastore.api.linked_groups import NO_OFFSETS, SHARE
+from headrace.metastore.api.linked_groups import NO_OFFSETS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.client.cluster import KafkaCluster
 from headrace.protocol.client.login import Login
@@ -220,17 +220,21 @@ def _copies(cluster: KafkaCluster) -> dict[str, str]:
 def _groups(source: KafkaCluster, configs: Mapping[str, str]) -> list[dict[str, str]]:
     """The groups of the source of which the link would copy the offsets."""
     names = GroupFilter(configs)
-    listed = [group for node in (source.nodes() if names else ()) for group in list_groups(source, node)]
+    listed = list_groups(source).values() if names else ()
     return [
         {
-            "group": group.group_id,
-            "kind": group.kind,
-            "state": group.state,
-            "note": NO_OFFSETS if group.kind == SHARE else "",
+            "group": each["group"],
+            "kind": _kind(each),
+            "state": each["state"] or "",
+            "note": NO_OFFSETS if _kind(each) == SHARE else "",
         }
-        for group in sorted(listed, key=lambda group: group.group_id)
-        if is_copied(group, names)
+        for each in listed
+        if names.names(each["group"], _kind(each), each["protocol"] or "")
     ]
+
+
+def _kind(group: Mapping[str, Any]) -> str:
+    return str(group["type"] or "classic").lower()
 
 
 def _sums(seen: Sequence[SeenTopic], configs: dict[str, str]) -> dict[str, Any]:

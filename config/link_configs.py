@@ -80,6 +80,10 @@ create a link could let it send them, as a password, to any address.
 _REFERENCE = re.compile(r"\$\{env:" + REFERENCE_PREFIX + r"[A-Za-z0-9_]+\}")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SHARE = "share"
+"""Kafka's type of groups without committed offsets."""
+_OF_CONSUMERS = ("consumer", "streams", "")
+"""Kafka's protocol types of groups that may have offsets: the empty one has offsets without ever having had members."""
 _INTERNAL = "__"
 """What the names of topics begin with that belong to a cluster itself: only a pattern with it matches them."""
 
@@ -155,6 +159,12 @@ class GroupFilter(NameFilter):
     def __init__(self, configs: Mapping[str, str]) -> None:
         """ValueError if a pattern is none."""
         super().__init__(value_of(configs, GROUPS), value_of(configs, EXCLUDED_GROUPS))
+
+    def names(self, group_id: str, kind: str, protocol_type: str) -> bool:
+        """Return whether the link names the group, with Kafka's type and protocol type: also one without offsets, to
+        say so.
+        """
+        return (protocol_type in _OF_CONSUMERS or kind == SHARE) and self.matches(group_id)
 
 
 def matches(configs: Mapping[str, str], topic: str) -> bool:

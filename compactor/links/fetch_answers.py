@@ -1,4 +1,4 @@
-"""Decode a Fetch response of a source, version 4 to 15, without a copy of its records.
+"""Decode what a source answers: Fetch, version 4 to 15, without a copy of its records, and the topics of Metadata.
 
 Place: under kafka_source.py. Shapes are Kafka's; agents' own encoding is protocol/fetch_codec.py.
 Invariant: memory is bounded by the response's bytes and ABORTED_MAX; CorruptError for bytes that are no such response.
@@ -6,13 +6,26 @@ Invariant: memory is bounded by the response's bytes and ABORTED_MAX; CorruptErr
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.compactor.links.source import ABORTED_MAX, FetchAnswer, Fetched, SourceBounds
+from headrace.compactor.links.source import (
+    ABORTED_MAX,
+    EPOCH_MAX,
+    NO_LEADER,
+    PARTITIONS_MAX,
+    TEXT_CHARACTERS_MAX,
+    FetchAnswer,
+    Fetched,
+    SourceBounds,
+    SourcePartition,
+    SourceTopic,
+)
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -25,6 +38,7 @@ _PARTITION = struct.Struct(">ihqq")
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 _ABORTED, _EPOCH_END = struct.Struct(">qq"), struct.Struct(">iq")
 _DIVERGING_TAG = 0
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def decode_fetch_answer(answer: memoryview, version: int, names: Mapping[uuid.UUID, str]) -> FetchAnswer:
@@ -101,3 +115,29 @@ def _code(number: int) -> ErrorCode:
         return ErrorCode(number)
     except ValueError:
         return ErrorCode.unknown_server_error
+
+
+def topic_of(topic: Any, cluster_id: str) -> SourceTopic | None:
+    """The topic of an answer to Metadata; None if it does not exist, or has an impossible name."""
+    name = str(topic.name)
+    if topic.error_code is ErrorCode.unknown_topic_or_partition:
+        return None
+    if len(name) > TEXT_CHARACTERS_MAX or not _NAME.fullmatch(name):
+        return None
+    given = getattr(topic, "topic_id", None)
+    topic_id = given if given is not None and given.int else uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}")
+    if topic.error_code not in (ErrorCode.none, ErrorCode.leader_not_available):
+        return SourceTopic(name, topic_id, (), f"the source says: {topic.error_code.name}")
+    partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+    if [int(each.partition_index) for each in partitions] != list(range(len(partitions))) or not partitions:
+        return SourceTopic(name, topic_id, (), "the source does not list all of its partitions")
+    if len(partitions) > PARTITIONS_MAX:
+        return SourceTopic(name, topic_id, (), f"more than {PARTITIONS_MAX} partitions")
+    return SourceTopic(name, topic_id, tuple(_partition(each) for each in partitions))
+
+
+def _partition(partition: Any) -> SourcePartition:
+    leader, epoch = int(partition.leader_id), int(getattr(partition, "leader_epoch", -1))
+    if partition.error_code is ErrorCode.leader_not_available or leader < 0 or not -1 <= epoch < EPOCH_MAX:
+        leader = NO_LEADER
+    return SourcePartition(leader, epoch)

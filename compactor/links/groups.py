@@ -16,11 +16,10 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.compactor.links.source import CommittedAt, GroupOffsets, Source, SourceGroup, TopicIndex
+from headrace.compactor.links.source import CommittedAt, GroupOffsets, Source, TopicIndex
 from headrace.config.link_configs import GroupFilter
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.linked_groups import (
-    SHARE,
     CopiedPartition,
     FoundGroup,
     GroupOutcome,
@@ -36,14 +35,6 @@ OFFSETS_MAX = 200_000
 """Offsets of all of them."""
 GROUPS_PER_REQUEST = 100
 TOPICS_PER_REQUEST = 500
-OF_CONSUMERS = ("consumer", "streams", "")
-"""Kafka's protocol types of groups that may have offsets: the empty one has offsets without ever having had members."""
-
-
-def is_copied(group: SourceGroup, names: GroupFilter) -> bool:
-    """Return whether a link with these patterns names the group: also one without offsets, to say so."""
-    is_of_consumers = group.protocol_type in OF_CONSUMERS or group.kind == SHARE
-    return is_of_consumers and names.matches(group.group_id)
 
 
 class GroupCopies:
@@ -60,7 +51,11 @@ class GroupCopies:
 
     async def look(self) -> int:
         """Look at all groups; how many there are. Errors as Source; InvalidError for too many."""
-        found = [group for group in await self._source.groups() if is_copied(group, self._names)]
+        found = [
+            group
+            for group in await self._source.groups()
+            if self._names.names(group.group_id, group.kind, group.protocol_type)
+        ]
         if len(found) > GROUPS_MAX:
             raise InvalidError(f"the link names {len(found)} groups: at most {GROUPS_MAX}")
         by_id = {group.group_id: group for group in found}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
-import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,22 +21,17 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.compactor.links.fetch_answers import FIRST_BY_ID, LAST, decode_fetch_answer
+from headrace.compactor.links.fetch_answers import FIRST_BY_ID, LAST, decode_fetch_answer, topic_of
 from headrace.compactor.links.group_requests import fetch_offsets, list_groups
 from headrace.compactor.links.source import (
-    EPOCH_MAX,
-    NO_LEADER,
-    PARTITIONS_MAX,
     TEXT_CHARACTERS_MAX,
     FetchAnswer,
     GroupOffsets,
     SourceBounds,
     SourceGroup,
     SourceMetadata,
-    SourcePartition,
     SourcePosition,
     SourceProducer,
-    SourceTopic,
     TopicIndex,
 )
 from headrace.config.link_configs import BOOTSTRAP_SERVERS, CHECKS_NAME, DEFAULTS, SECRETS, is_reference
@@ -71,7 +65,6 @@ GIVEN_TO_THE_TOPIC = 1
 _LITERAL, _WRITE, _DENY = 3, 4, 2
 MADE_HERE = 5
 """The version of the UUIDs that are made for topics of sources without topic ids; Kafka's are random."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 T = TypeVar("T")
 
 
@@ -101,7 +94,7 @@ class KafkaSource:
         cluster_id = str(answer.cluster_id or "")
         if not 0 < len(cluster_id) <= TEXT_CHARACTERS_MAX:
             raise CorruptError("the source names no cluster id")
-        topics = (_topic(topic, cluster_id) for topic in answer.topics if topic.name)
+        topics = (topic_of(topic, cluster_id) for topic in answer.topics if topic.name)
         return SourceMetadata(cluster_id, {topic.name: topic for topic in topics if topic is not None})
 
     async def configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -203,32 +196,6 @@ class KafkaSource:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, OSError, OverflowError) as error:
             raise CorruptError(f"the source's answer cannot be used: {error!r}") from error
-
-
-def _topic(topic: Any, cluster_id: str) -> SourceTopic | None:
-    """The topic of an answer; None if it does not exist."""
-    name = str(topic.name)
-    if topic.error_code is ErrorCode.unknown_topic_or_partition:
-        return None
-    if len(name) > TEXT_CHARACTERS_MAX or not _NAME.fullmatch(name):
-        return None
-    given = getattr(topic, "topic_id", None)
-    topic_id = given if given is not None and given.int else uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}")
-    if topic.error_code not in (ErrorCode.none, ErrorCode.leader_not_available):
-        return SourceTopic(name, topic_id, (), f"the source says: {topic.error_code.name}")
-    partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
-    if [int(each.partition_index) for each in partitions] != list(range(len(partitions))) or not partitions:
-        return SourceTopic(name, topic_id, (), "the source does not list all of its partitions")
-    if len(partitions) > PARTITIONS_MAX:
-        return SourceTopic(name, topic_id, (), f"more than {PARTITIONS_MAX} partitions")
-    return SourceTopic(name, topic_id, tuple(_partition(each) for each in partitions))
-
-
-def _partition(partition: Any) -> SourcePartition:
-    leader, epoch = int(partition.leader_id), int(getattr(partition, "leader_epoch", -1))
-    if partition.error_code is ErrorCode.leader_not_available or leader < 0 or not -1 <= epoch < EPOCH_MAX:
-        leader = NO_LEADER
-    return SourcePartition(leader, epoch)
 
 
 def _configs(cluster: KafkaCluster, names: Sequence[str]) -> dict[str, dict[str, str]]:

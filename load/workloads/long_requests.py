@@ -20,6 +20,7 @@ from headrace.agent.access.admin.acls import DescribeAcls
 from headrace.agent.access.admin.client_quotas import DescribeClientQuotas
 from headrace.agent.cluster.requests.brokers import ListPartitionReassignments
 from headrace.agent.groups.administration import GroupAdministration, ListGroups
+from headrace.agent.groups.claims import NewGroups
 from headrace.agent.groups.classic.coordinator import DescribeGroups
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import HeldGroups
@@ -234,7 +235,8 @@ class LongRequests:
         registry = CollectorRegistry()
         memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
         metrics = GroupMetrics(registry)
-        held = HeldGroups(self._store, self._view, SystemClock(), {}, metrics, memory, Supervisor(SystemClock()), None)
+        new_groups, clock = NewGroups(self._store, None), SystemClock()
+        held = HeldGroups(new_groups, self._view, clock, {}, metrics, memory, Supervisor(clock))
         return GroupAdministration(self._store, held)
 
     def _groups(self) -> LongRequest:

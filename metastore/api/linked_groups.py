@@ -2,7 +2,7 @@
 
     linked group      a group of the source that a link names (config `groups`)
     copied partition  a partition in which a link may write its offsets: a copy, or what was one when it was promoted
-    it came           it was seen to have members here, or offsets of its clients: from then on no link writes its offsets
+    it came           it has members here, or offsets of its clients: from then on no link writes its offsets
 
 Place: workers report groups and write offsets (compactor/links/groups.py); the active controller judges them by the
 rights of the link's creator; a group's coordinator asks for the last offsets before the first member gets an assignment
@@ -20,8 +20,6 @@ from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
 
-SHARE = "share"
-"""Kafka's type of groups without committed offsets."""
 NO_OFFSETS = "share groups have no committed offsets: set where it begins with kafka-share-groups.sh --reset-offsets"
 """Why such a group is not copied."""
 

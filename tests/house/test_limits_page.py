@@ -39,7 +39,7 @@ SHOWN = re.compile(r"""^ *(?:return \{|in_use = \{)?"(\w+)": lambda: """, re.MUL
 CACHES = {
     "metastore/log/scram_keys.py",  # credentials of the metadata log; its records have a limit
     "metastore/postgres/sql_files.py",  # files of this package
-    "protocol/client/cluster.py",  # classes of APIs and versions
+    "protocol/client/messages.py",  # classes of APIs and versions
     "protocol/entity_reader.py",  # classes of APIs and versions
     "protocol/answers.py",
     "protocol/typed.py",

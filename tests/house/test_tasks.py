@@ -22,6 +22,7 @@ SHORT = "one piece of work that ends by itself and leaves nothing to be done; th
 
 ACCOUNTED = {
     "storage/dependency.py": {"_pause": AWAITED},
+    "storage/objects/http_requests.py": {"value": SHARED},
     "storage/supervision.py": {"keep": "the supervisor"},
     "agent/cluster/controller/rounds.py": {"run": "Supervisor.attempt"},
     "agent/cluster/follower.py": {"_next_read": SHARED},
@@ -34,6 +35,7 @@ ACCOUNTED = {
     "agent/fetch/offsets/offset_requests.py": {"_begin_call": SHARED},
     "agent/fetch/waiters.py": {"wait": AWAITED},
     "agent/fetch/zone_cache/shared.py": {"read": SHARED},
+    "agent/groups/streams/internal_topics.py": {"ask": CATCHES},
     "agent/peers/forwarding/links.py": {"_start": CATCHES, "forward": SHORT, "on_image": SHORT},
     "agent/groups/share/answered.py": {"record": SHORT},
     "agent/groups/share/group_partitions.py": {"store": CATCHES},

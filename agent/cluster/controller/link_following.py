@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.config import topic_configs
-from headrace.config.link_configs import CREATOR, DELETES, LINK_NAME, is_paused, value_of
+from headrace.config.link_configs import CREATOR, DELETES, LINK_NAME, SHARE, is_paused, value_of
 from headrace.config.table_configs import TABLE_PREFIX
-from headrace.metastore.api.linked_groups import NO_OFFSETS, SHARE, LinkedGroup
+from headrace.metastore.api.linked_groups import NO_OFFSETS, LinkedGroup
 from headrace.metastore.api.links import GONE, FoundTopic, LinkedTopic, Promotion
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
