@@ -124,7 +124,7 @@ def is_paused(configs: Mapping[str, str]) -> bool:
 
 
 class NameFilter:
-    """Which names two lists of patterns choose, with the patterns compiled once."""
+    """The names that two lists of patterns choose, with the patterns compiled once."""
 
     def __init__(self, wanted: str, excluded: str) -> None:
         """ValueError if a pattern is none; `why_invalid` refuses such configs."""
@@ -146,7 +146,7 @@ class NameFilter:
 
 
 class TopicFilter(NameFilter):
-    """Which topics a link copies."""
+    """The topics that a link copies."""
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         """ValueError if a pattern is none."""
@@ -154,7 +154,7 @@ class TopicFilter(NameFilter):
 
 
 class GroupFilter(NameFilter):
-    """Which groups a link copies the offsets of; none by default."""
+    """The groups of which a link copies the offsets; none by default."""
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         """ValueError if a pattern is none."""

@@ -1,4 +1,4 @@
-"""Where the files of a warehouse are, in pyiceberg's words: the store of its address, and who asks it.
+"""The files of a warehouse, in pyiceberg's words: the store of its address, and who asks it.
 
 Place: under catalog.py. Addresses on Azure are those that Spark and other engines use. Arrow's own client is given an
 account once, and wants a container and a path; the addresses have the account in each of them, which pyiceberg leaves
@@ -37,7 +37,7 @@ class AzureFileIO(PyArrowFileIO):
 
 
 FILE_IO = f"{AzureFileIO.__module__}.{AzureFileIO.__qualname__}"
-"""As pyiceberg names it in its properties."""
+"""The name that pyiceberg has for it in its properties."""
 
 
 def place_of_files(settings: Settings) -> dict[str, str]:

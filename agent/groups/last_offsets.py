@@ -23,7 +23,7 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""Below the time after which a client gives up a JoinGroup or a heartbeat."""
+"""Shorter than the time after which a client gives up a JoinGroup or a heartbeat."""
 LOOK_SECONDS = 0.1
 
 

@@ -53,7 +53,7 @@ def list_groups(cluster: KafkaCluster, node: int) -> list[SourceGroup]:
 
 
 def fetch_offsets(cluster: KafkaCluster, node: int, group_ids: Sequence[str]) -> dict[str, GroupOffsets]:
-    """What these groups of one coordinator committed; those that it does not coordinate any more are missing."""
+    """Return what these groups of one coordinator committed; those that it does not coordinate any more are missing."""
     version = cluster.newest(ApiKey.OFFSET_FETCH, LAST_BY_NAME)
     if version < FIRST_OF_SEVERAL:
         each = ((group_id, _of_one(cluster, node, group_id)) for group_id in group_ids)

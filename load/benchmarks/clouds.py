@@ -58,7 +58,7 @@ Client = Callable[[str], AbstractAsyncContextManager[Calls]]
 
 @asynccontextmanager
 async def ours(url: str, cloud: str) -> AsyncIterator[Calls]:
-    """As Headrace does it."""
+    """The requests of Headrace."""
     store: ObjectStore
     if cloud == "azure":
         store = _AsOnAzure(

@@ -42,7 +42,7 @@ class GoogleStore:
 
     @property
     def prefix(self) -> str:
-        """Of all keys in the bucket, without a slash at its end."""
+        """The beginning of all keys in the bucket, without a slash at its end."""
         return self._client.prefix.rstrip("/")
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:

@@ -51,7 +51,7 @@ ENDPOINT = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 PROJECT_VARIABLE = "GOOGLE_CLOUD_PROJECT"
 EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
-"""As Google's libraries know it: the address of an emulator. Where it is set, no request has a token."""
+"""The address of an emulator, as Google's libraries know it. Where it is set, no request has a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

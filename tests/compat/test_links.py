@@ -74,7 +74,7 @@ class Shell:
         return json.loads(shown.out)
 
     def verify(self, link: str, *words: str, status: int = 0) -> dict[tuple[str, int], Any]:
-        """What `verify` says of each partition."""
+        """Return what `verify` says of each partition."""
         self._capsys.readouterr()
         assert main(["link", "verify", link, *words, "--json", "-b", self._bootstrap]) == status
         found = json.loads(self._capsys.readouterr().out)["partitions"]

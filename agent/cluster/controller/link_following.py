@@ -37,13 +37,13 @@ class LinkJudge(Protocol):
     """Judges by the rights of a link's creator, the rules of names, and limits; None: it may be."""
 
     def why_not(self, image: MetadataImage, wanted: Sequence[WantedCopy]) -> Sequence[str | None]:
-        """Why each topic is not created."""
+        """Return why each topic is not created."""
 
     def why_not_deleted(self, creator: str, topic: str) -> str | None:
-        """Why a copy is not deleted."""
+        """Return why a copy is not deleted."""
 
     def why_no_offsets(self, creator: str, group_id: str) -> str | None:
-        """Why a group's offsets are not copied."""
+        """Return why a group's offsets are not copied."""
 
 
 class DueConfigs(NamedTuple):

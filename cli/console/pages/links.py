@@ -55,7 +55,7 @@ def _shown(cluster: KafkaCluster, op: LinkOp, link: ShownLink) -> ShownLink:
 
 
 def place_of(group: ShownGroup) -> str:
-    """Where the group is, as a state of the page: a group that has members there is to be moved yet."""
+    """Say where the group is, as a state of the page: a group that has members there is to be moved yet."""
     if group.is_here:
         return "here"
     return "at the source" if group.has_members_there else "stopped at the source"

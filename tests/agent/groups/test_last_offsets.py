@@ -66,7 +66,7 @@ async def links(world: GroupsWorld) -> Links:
 
 
 def outcomes(agent: Coordinating) -> dict[str, float]:
-    """How often groups were asked for, by outcome."""
+    """Return how often groups were asked for, by outcome."""
     name = "headrace_group_last_offsets_total"
     found = {each: agent.registry.get_sample_value(name, {"outcome": each}) for each in ("copied", "older", "refused")}
     return {each: count for each, count in found.items() if count}

@@ -94,20 +94,20 @@ async def issuer(identity: Identity) -> AsyncIterator[ScriptedServer]:
 
 
 def managed_identity(issuer: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a virtual machine of Azure. The library asks again at once, not after its 30 s."""
+    """A virtual machine of Azure. The library asks again at once, not after its 30 s."""
     monkeypatch.setattr(azure_renewals, "DEFAULT_TOKEN_REFRESH_RETRY_DELAY", 0)
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", issuer.url)
 
 
 def machine_of_google(issuer: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a virtual machine, or in a pod with a service account."""
+    """A virtual machine, or a pod with a service account."""
     host = urlsplit(issuer.url).netloc
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)
     monkeypatch.setenv("GCE_METADATA_IP", host)
 
 
 def federated(issuer: ScriptedServer, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As outside of Google: a token of another issuer is exchanged."""
+    """A machine outside of Google: a token of another issuer is exchanged."""
     (folder / "subject").write_text("federated token")
     audience = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/x"
     account = {
