@@ -193,7 +193,7 @@ class FetchService:
         self._view, self._on_metadata_moved = view, around.on_metadata_moved
         metrics = FetchMetrics(context.registry, around.count_sent)
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
-        self._forgotten = ForgottenExtents(store, rng, lambda file_id: self._cache.whole(file_id))
+        self._forgotten = ForgottenExtents(store, clock, rng, lambda file_id: self._cache.whole(file_id))
         self._index = index = TailIndex(view.commit_shards, on_forgotten=self._forgotten.note)
         self.log_start_offset = index.log_start_offset
         waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
