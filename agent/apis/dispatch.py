@@ -47,7 +47,7 @@ class Dispatcher:
         self._answer_versions = ApiVersionsHandler(self.served(), self._image)
 
     def register_unadvertised(self, api_key: int, handler: RequestHandler) -> None:
-        """Serve an API that is not advertised: not Kafka's, or not meant for clients. The handler checks versions."""
+        """Serve an API that is not for clients, or that is not Kafka's, of which the handler checks versions."""
         if api_key in self._handlers or api_key in self._unadvertised:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._unadvertised[api_key] = handler
@@ -66,6 +66,8 @@ class Dispatcher:
         handler = self._handlers.get(api_key)
         if handler is None:
             if (unadvertised := self._unadvertised.get(api_key)) is not None:
+                if api_key in APIS and not APIS[api_key].serves(version):
+                    raise CloseConnection("version not served")
                 return unadvertised(request)
             raise CloseConnection("api not served")
         if not APIS[api_key].serves(version):

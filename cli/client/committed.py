@@ -20,7 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 from headrace.cli.client.offsets import EARLIEST, LATEST, READ_COMMITTED, TopicPartition, list_offsets, partitions_of
 from headrace.cli.client.records import AbortedBatches, FetchedBatches, fetch_batches
 from headrace.protocol.client.cluster import KafkaCluster
-from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, RetryableError
+from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, RetryableError
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import RecordColumns, open_batch
@@ -41,7 +41,7 @@ class CommittedBounds(NamedTuple):
     end: int
 
 
-class LogStartMovedError(HeadraceError):
+class LogStartMovedError(NotFoundError):
     """Records from the offset on are no longer there: the log start has moved past it."""
 
 

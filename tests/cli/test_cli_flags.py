@@ -74,7 +74,8 @@ def test_the_help_has_the_settings_that_matter_and_help_all_has_every_one_that_s
 
 
 def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    inner = [each for action in parser._actions if isinstance(action.choices, dict) for each in action.choices.values()]
+    commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    inner = [each for action in commands for each in action.choices.values()]
     return [parser, *(found for each in inner for found in _parsers(each))]
 
 

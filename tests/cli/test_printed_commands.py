@@ -77,6 +77,7 @@ COMMANDS = {
     "features upgrade": "raises a level that all agents have, or is refused",
     "link create": "named as the way to copy topics; adds a link to the cluster that it is given, or is refused",
     "link show": "reads",
+    "link groups": "reads",
     "link resume": "named for a link that is paused; asks the agents",
     "link promote": "named where a copy refuses a change; asks the agents, and waits for the source's end",
     "link drop": "named for a copy that shall go; refused while there are copies, and asks before it deletes them",

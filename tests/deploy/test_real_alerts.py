@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client import generate_latest
 
+from headrace.metastore.life.own_bucket import SAMPLE
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.agent.fetch.zone_cache.test_zone_cache import _bent, _foreign_file
 from tests.agent.fetch.zone_cache.zone_world import Zone, recent
@@ -35,6 +36,8 @@ from tests.torture.proxy import FaultProxy
 TOPIC, FILES = "orders", 12
 CHECKS = 4
 """Checks of the life after which a process has noted how far the server got."""
+ELSEWHERE = {"HeadraceRecordsDamaged"}
+"""Its gauge counts rows that damage in the bucket leaves: tests/metastore/test_upkeep_watch.py."""
 CRITICAL = {str(rule["alert"]) for rule in ALERTS if rule["labels"]["severity"] == "critical"}
 TESTED = {
     "HeadraceStoredBytesUnreadable", "HeadraceCompactionReadsDamage", "HeadraceZoneBytesWrong",
@@ -128,17 +131,18 @@ def _produce(address: str) -> None:
 
 
 async def _remove_segments(world: World) -> int:
-    """Another program deletes the objects of all segment files."""
+    """Another program deletes the objects of the first segment files. A process does not start without the newest."""
     prefix = f"{str(world.settings['bucket']).rpartition('/')[2]}/segments/"
     client = boto3.client("s3", endpoint_url=str(world.settings["s3.endpoint"]), region_name="us-east-1")
     listed = await asyncio.to_thread(lambda: client.list_objects_v2(Bucket=BUCKET, Prefix=prefix))
-    for found in listed.get("Contents", ()):
-        await asyncio.to_thread(client.delete_object, Bucket=BUCKET, Key=found["Key"])
-    return int(listed["KeyCount"])
+    in_time = sorted((found["Key"] for found in listed.get("Contents", ())), key=lambda key: key.rpartition("/")[2])
+    for key in in_time[:-SAMPLE]:
+        await asyncio.to_thread(client.delete_object, Bucket=BUCKET, Key=key)
+    return len(in_time[:-SAMPLE])
 
 
 def test_every_critical_alert_is_tested() -> None:
-    assert TESTED == CRITICAL
+    assert TESTED | ELSEWHERE == CRITICAL
 
 
 async def test_roles_and_agents_that_are_gone(world: World, tmp_path: Path) -> None:

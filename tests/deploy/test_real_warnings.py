@@ -21,7 +21,7 @@ from headrace.cli.main import main
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.upkeep_watch import LOOK_SECONDS, UpkeepWatch
 from headrace.storage.objects.open import StoreOptions, open_store
-from tests.agent_process import SECONDS_MAX
+from tests.agent_process import SECONDS_MAX, format_storage
 from tests.deploy.fired_alerts import assert_fires
 from tests.deploy.live_scrape import Scrape
 from tests.manual_clock import ManualClock
@@ -107,6 +107,8 @@ class _Backups:
 async def backups(
     metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, fake_clock: ManualClock
 ) -> AsyncIterator[_Backups]:
+    settings = {"metastore.url": metastore_url, "bucket": f"file://{tmp_path / 'bucket'}"}
+    await asyncio.to_thread(format_storage, settings)
     made = _Backups(metastore, metastore_url, tmp_path / "bucket", fake_clock)
     running = asyncio.create_task(made.watch.run())
     yield made

@@ -22,7 +22,7 @@ from headrace.storage.errors import AlreadyExistsError, InvalidError
 from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session, waiting
 
-NEW_LOG = 6 + len(NEEDED_TO_DELETE)
+NEW_LOG = 7 + len(NEEDED_TO_DELETE)
 """The head of a test's new log: it begins with five feature levels, and the cluster's values."""
 
 

@@ -41,7 +41,7 @@ def test_a_new_database_gets_everything_and_a_second_run_finds_nothing_to_do(emp
     assert again == MigrationReport((), first.cluster_id, first.incarnation_id, 3)
     assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
     assert _value(empty_url, "SELECT array_agg(shard ORDER BY shard) FROM commit_shards WHERE seq = 0") == [0, 1, 2]
-    assert _value(empty_url, "SELECT next_offset FROM metadata_head") == 7, (
+    assert _value(empty_url, "SELECT next_offset FROM metadata_head") == 8, (
         "the log says which format and features it has"
     )
     assert _value(empty_url, "SELECT array_agg(name ORDER BY name) FROM log_slots") == ["commit_answers", "commit_log"]

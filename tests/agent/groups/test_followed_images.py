@@ -56,7 +56,7 @@ def held_groups(runs: Runs) -> tuple[HeldGroups, list[Following]]:
     groups = [Following(number, runs) for number in range(GROUPS)]
     for group in groups:
         coordinated: CoordinatedGroup = group  # type: ignore[assignment]
-        held._held[group.group_id] = Held(coordinated, 1, 1, 0.0, group.state_name)
+        held._held[group.group_id] = Held(coordinated, 1, 1, 0.0, group.state_name, is_empty=True)
     held._start_timer = lambda: None  # type: ignore[method-assign]
     view.image = MetadataImage(agents=MappingProxyType({}))
     return held, groups

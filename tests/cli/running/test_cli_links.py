@@ -78,12 +78,16 @@ def test_the_commands_of_the_page_run_in_their_order(run: Run, server: ForkedClu
     login.write_text("security.protocol=PLAINTEXT\n")
     given = {"127.0.0.1:9192": server.bootstrap, "old.properties": str(login), "orders.*": r"page\..*"}
     commands = [[given.get(word, word) for word in words] for words in _commands(PAGE.read_text(encoding="utf-8"))]
-    assert [words[1] for words in commands] == ["create", "create", "show", "promote", "promote", "drop"]
-    dry, create, follow, promote, promote_all, drop = commands
+    names = [words[1] for words in commands]
+    assert names == ["create", "create", "show", "promote", "promote", "drop", "alter", "groups"]
+    commands = [*commands[:3], *commands[6:], *commands[3:6]]  # what the page says of groups is before the promotion
+    dry, create, follow, alter, groups, promote, promote_all, drop = commands
     assert run(*dry)["topics"] == []
     assert run(*create)["outcome"] == "created"
     told(lambda: run("link", "show", "old"), lambda link: bool(link["cluster_id"]))
     assert run(*follow)["problem"] == ""
+    assert run(*alter)["outcome"] == "altered"
+    assert run(*groups)["groups"] == []
     assert "not copied by link 'old': orders.eu" in run(*promote, status=1)
     assert "link 'old' has no linked topics" in run(*promote_all, status=1)
     assert run(*drop)["outcome"] == "dropped"
