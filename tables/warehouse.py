@@ -66,7 +66,7 @@ def place_of_files(settings: Settings) -> dict[str, str]:
 
 
 _NEVER_MS = "4102444800000"
-"""In the year 2100."""
+"""A time in the year 2100."""
 
 
 def secrets_of_files() -> dict[str, str]:

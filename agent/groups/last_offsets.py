@@ -3,7 +3,8 @@
 Place: asked by held_groups.py before it stores that a group has members; compactor/links/groups.py answers.
 Invariant: from the moment that it is stored, no link writes the group's offsets (copy_group_offsets.sql). So members
 begin where those at the source ended, or, if no worker answers in time, at an earlier copy: records are read again,
-none is left out. A group of which nothing was copied yet does not begin: its members would begin at an end of the log.
+none is left out. A group that the source has and of which nothing was copied yet does not begin: its members would
+begin at an end of the log. One that the source did not have at the last look is a new one.
 """
 
 from __future__ import annotations

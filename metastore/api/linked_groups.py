@@ -39,9 +39,9 @@ class LastOffsets(enum.IntEnum):
 
     DONE = 0
     OLDER = 1
-    """Not yet; there are some of an earlier look, or the source did not have the group then."""
+    """Those of an earlier look are here, or the source did not have the group then; the last ones are not."""
     NONE = 2
-    """Not yet, and none were copied before."""
+    """No offsets were copied, also not before."""
 
 
 class FoundGroup(NamedTuple):

@@ -24,13 +24,10 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import (
     CorruptError,
     HeadraceError,
-    NotFoundError,
-    OutcomeUnknownError,
-    RetryableError,
 )
 from headrace.storage.objects.azure_client import AzureClient, AzureOptions
 from headrace.storage.objects.http_requests import Answer, BodyOfParts, check_part, delete_each, range_header
-from headrace.storage.objects.store import BucketRules, ByteRange, ObjectInfo, check_range, read_each
+from headrace.storage.objects.store import BucketRules, ByteRange, ObjectInfo, check_length, check_range, read_each
 
 PAGE_KEYS = 5000
 """Keys per listing: Azure's limit."""
@@ -49,7 +46,6 @@ class AzureStore:
         self._clock = clock
         self._client = AzureClient(options, clock)
         self._names_no_checksums = False
-        self._deletes_one_by_one = False
 
     @property
     def prefix(self) -> str:
@@ -147,16 +143,7 @@ class AzureStore:
         if not self._names_no_checksums:
             self._names_no_checksums = True
             logger.warning("store returns no crc64, so each put is checked with a HEAD: bucket=%s", self._client.shown)
-        try:
-            stored = (await self.head(key)).size
-        except NotFoundError:
-            stored = 0
-        except RetryableError as error:
-            raise OutcomeUnknownError(
-                f"put sent, but its length could not be checked: key={key} error={error}"
-            ) from error
-        if stored != sent:
-            raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
+        await check_length(self.head, key, sent)
 
     async def _delete(self, key: str) -> None:
         await self._client.send("delete", key, headers={"x-ms-delete-snapshots": "include"})

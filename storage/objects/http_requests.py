@@ -52,7 +52,7 @@ RENEW_BEFORE_S = 240.0
 TOKEN_WAIT_S = 30.0
 """The limit of one request's wait for a token; the renewal goes on."""
 RENEWAL_PAUSE_S = 10.0
-"""Between two renewals, while the old token is still good: the first may have failed, or brought the same token."""
+"""The pause between two renewals, while the old token is good: the first may have failed, or brought the same token."""
 DISTRUST_AFTER_S = 60.0
 """A token of this age that is refused was good before: a new one is worth a request."""
 

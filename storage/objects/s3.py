@@ -31,16 +31,13 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import (
     CorruptError,
     InvalidError,
-    NotFoundError,
-    OutcomeUnknownError,
-    RetryableError,
     UnavailableError,
 )
 from headrace.storage.objects.http_requests import BodyOfParts, time_limit_s
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
 from headrace.storage.objects.s3_range import LargeRanges
-from headrace.storage.objects.store import ByteRange, ObjectInfo, check_key, check_range, read_each
+from headrace.storage.objects.store import ByteRange, ObjectInfo, check_key, check_length, check_range, read_each
 
 
 class RequestBody(BodyOfParts):
@@ -195,16 +192,7 @@ class S3Store:
             logger.warning(
                 "store returns no crc32c, so each put is checked with a HEAD request: bucket=%s", self._bucket
             )
-        try:
-            stored = (await self.head(key)).size
-        except NotFoundError:
-            stored = 0
-        except RetryableError as error:
-            raise OutcomeUnknownError(
-                f"put sent, but its length could not be checked: key={key} error={error}"
-            ) from error
-        if stored != sent:
-            raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
+        await check_length(self.head, key, sent)
 
     async def _delete(self, names: list[str]) -> list[str]:
         if not self._deletes_one_by_one:

@@ -23,7 +23,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.errors import (
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+)
 
 KEY_BYTES_MAX = 1024
 """S3's limit, including the store's prefix."""
@@ -153,6 +159,20 @@ def merge_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]
         else:
             spans.append(asked)
     return spans
+
+
+async def check_length(head: Callable[[str], Awaitable[ObjectInfo]], key: str, sent: int) -> None:
+    """CorruptError unless the store has `sent` bytes of an object that was just put; OutcomeUnknownError, as for any
+    put, if the length is unknown.
+    """
+    try:
+        stored = (await head(key)).size
+    except NotFoundError:
+        stored = 0
+    except RetryableError as error:
+        raise OutcomeUnknownError(f"put sent, but its length could not be checked: key={key} error={error}") from error
+    if stored != sent:
+        raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
 
 
 async def read_each(

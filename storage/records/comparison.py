@@ -30,8 +30,8 @@ class RecordDigest:
         """Begin without records."""
         self.records = 0
         self._columns = [hashlib.blake2b(digest_size=DIGEST_BYTES) for _ in range(11)]
-        """Of offsets, timestamps, then lengths and bytes of keys, of values; of headers their numbers, then lengths and
-        bytes of names, of values."""
+        """Digests of offsets, timestamps, then lengths and bytes of keys, of values; of headers their numbers, then
+        lengths and bytes of names, of values."""
 
     def add(self, records: RecordColumns) -> None:
         """Add records that follow."""
@@ -84,7 +84,7 @@ class Comparison:
         """Nothing is compared yet."""
         self._digest = RecordDigest()
         self._digests: tuple[RecordDigest, RecordDigest] | None = None
-        """Of both sides, once they differ; until then `_digest` is that of both."""
+        """The digests of both sides, once they differ; until then `_digest` is that of both."""
         self.differences = RecordDifferences()
 
     @property

@@ -221,7 +221,7 @@ def test_a_topology_ends_with_the_same_output_under_kills_and_restarts(
 
 
 def test_an_application_goes_on_when_the_coordinator_is_killed(program: Path, tmp_path: Path) -> None:
-    """And so does its output: exactly once, at the other agent."""
+    """Its output goes on, too: exactly once, at the other agent."""
     half = RECORDS // 2
     with DevServer(tmp_path / "dev", agents=2, settings={**QUICK, "linger.ms": 25}) as server:
         run = Run(server.bootstrap, "words", program, tmp_path)

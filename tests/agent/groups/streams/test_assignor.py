@@ -102,7 +102,7 @@ members = st.dictionaries(st.sampled_from([f"m{at}" for at in range(7)]), st.sam
 def test_any_group(
     counts: list[tuple[int, bool]], members: dict[str, str], later: dict[str, str], standbys: int
 ) -> None:
-    """Also after members came and went: each task has one owner, no process has one twice, and it is the same again."""
+    """Each task has one owner, also after members came and went; no process has one twice, and it is the same again."""
     first = assign([TaskMember(name, process, frozenset()) for name, process in members.items()], counts, standbys)
     workers = [TaskMember(name, process, first.get(name, frozenset())) for name, process in later.items()]
     found = assign(workers, counts, standbys)
