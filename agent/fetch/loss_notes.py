@@ -5,25 +5,26 @@ and their sources are kept. ForgottenExtents is called by the tail index and wri
 forgot because the metastore went back, or began a new life. No reader waits for either.
 Invariant: what is found damaged is sent until the metastore has it: an unavailable metastore delays it. The same
 damage is sent at most every REPEAT_S, however many readers meet it, and at most PENDING_MAX extents wait: what does
-not fit is found again by the next reader. Of forgotten extents, only those that were committed and fed are written;
-what is not written, because the agent or the bucket fails, makes the list of lost records shorter, not wrong. Small
-files of theirs that the agent has in memory are put into the bucket until it has them, for SAVE_S.
+not fit is found again by the next reader. Of forgotten extents, only those that were committed and fed are written.
+They, and small files of theirs that the agent has in memory, are put into the bucket with insistence (insistent.py);
+what an agent that is killed has not written makes the list of lost records shorter, not wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from headrace.agent.insistent import InsistentPuts
 from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import DataExtent, Extent
 from headrace.metastore.life.forgotten import write_forgotten
-from headrace.storage.clock import Clock, within
+from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import is_inline, object_key
 from headrace.storage.objects.store import ObjectStore
@@ -33,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 
 PARALLEL_PUTS = 8
-SAVE_S = 600.0
-"""How long an agent tries to put a small file of a life that is over into the bucket; nothing else has its bytes."""
-SAVE_PAUSE_S, SAVE_PAUSE_S_MAX = 1.0, 30.0
 
 
 class ForgottenExtents:
@@ -49,10 +47,9 @@ class ForgottenExtents:
         body_of: Callable[[uuid.UUID], memoryview | None] = lambda file_id: None,
     ) -> None:
         """`body_of`: a flush file, if this agent still has it in memory."""
-        self._store, self._clock, self._body_of = store, clock, body_of
+        self._store, self._body_of = store, body_of
         self._rng = rng
-        self._writing: set[asyncio.Task[None]] = set()
-        self._closing = asyncio.Event()
+        self._puts = InsistentPuts(clock)
 
     def note(self, extents: Sequence[Extent]) -> None:
         """Write them, if there are any; and their inline files into the bucket, as no other process may have the
@@ -60,50 +57,32 @@ class ForgottenExtents:
         if extents:
             inline = {extent.source for extent in extents if is_inline(extent.source)}
             bodies = {file_id: body for file_id in inline if (body := self._body_of(file_id)) is not None}
-            for work in (self._write(extents), self._save_all(bodies)):
-                task = asyncio.get_running_loop().create_task(work)
-                self._writing.add(task)
-                task.add_done_callback(self._writing.discard)
+            self._puts.start(self._write(extents))
+            self._puts.start(self._save_all(bodies))
 
     async def close(self) -> None:
         """Wait for what is being written; what the bucket refused gets one more try."""
-        self._closing.set()
-        await asyncio.gather(*self._writing)
+        await self._puts.close()
 
     async def _write(self, extents: Sequence[Extent]) -> None:
-        name = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-        try:
-            await write_forgotten(self._store, name, extents)
-        except HeadraceError as error:
-            logger.warning("forgotten extents not recorded: count=%d error=%s", len(extents), error)
-        else:
+        name = uuid.UUID(int=self._rng.getrandbits(128), version=4)  # one name: a repetition replaces it
+        put = partial(write_forgotten, self._store, name, extents)
+        if await self._puts.insist(put, f"list of forgotten extents: count={len(extents)}"):
             logger.warning("the metastore went back or began a new life: recorded extents=%d", len(extents))
 
     async def _save_all(self, bodies: Mapping[uuid.UUID, memoryview]) -> None:
         turns = asyncio.Semaphore(PARALLEL_PUTS)
-        saved = await asyncio.gather(*(self._save(turns, *each) for each in bodies.items()))
+
+        async def save(file_id: uuid.UUID, body: memoryview) -> bool:
+            async def put() -> None:
+                async with turns:
+                    await self._store.put(object_key(file_id), body)
+
+            return await self._puts.insist(put, f"small file: file={file_id}")
+
+        saved = await asyncio.gather(*(save(*each) for each in bodies.items()))
         if bodies:
             logger.warning("small files saved from the life that is over: files=%d of=%d", sum(saved), len(bodies))
-
-    async def _save(self, turns: asyncio.Semaphore, file_id: uuid.UUID, body: memoryview) -> bool:
-        """Return whether the bucket has the file. A put that fails is repeated: these may be the only bytes."""
-        until, pause = self._clock.monotonic() + SAVE_S, SAVE_PAUSE_S
-        while True:
-            is_last = self._closing.is_set()
-            async with turns:
-                try:
-                    await self._store.put(object_key(file_id), body)
-                except HeadraceError as error:
-                    is_last = is_last or self._clock.monotonic() >= until
-                    outcome = "not saved" if is_last else "not saved yet"
-                    logger.warning("small file %s: file=%s error=%s", outcome, file_id, error)
-                else:
-                    return True
-            if is_last:
-                return False
-            with contextlib.suppress(TimeoutError):
-                await within(self._clock, pause, self._closing.wait())
-            pause = min(2 * pause, SAVE_PAUSE_S_MAX)
 
 
 REPEAT_S = 600.0

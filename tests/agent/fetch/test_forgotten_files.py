@@ -1,16 +1,20 @@
-"""X13: an agent that has the only bytes of small files puts them into the bucket, however often the bucket fails."""
+"""X4, X13: an agent puts what it alone knows of a life that is over into the bucket, however often the bucket fails."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import uuid
 from collections.abc import Sequence
 
 import pytest
 
+from headrace.agent import insistent
 from headrace.agent.fetch import loss_notes
-from headrace.agent.fetch.loss_notes import SAVE_S, ForgottenExtents
+from headrace.agent.fetch.loss_notes import ForgottenExtents
+from headrace.agent.insistent import SAVE_S
 from headrace.metastore.api.read import Extent
+from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.storage.errors import OutcomeUnknownError
 from headrace.storage.file_id import is_inline, new_inline_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore
@@ -18,7 +22,7 @@ from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.patch import Patch
 
-pytestmark = pytest.mark.requirement("X13")
+pytestmark = [pytest.mark.requirement("X4"), pytest.mark.requirement("X13")]
 
 
 class FailingStore(MemoryStore):
@@ -69,20 +73,25 @@ def scene(fake_clock: ManualClock) -> Scene:
     return Scene(fake_clock)
 
 
-async def check_it_is_saved_once_the_bucket_is_back(scene: Scene) -> None:
+async def check_all_is_saved_once_the_bucket_is_back(scene: Scene) -> None:
     scene.forgotten.note(scene.extents)
     await scene.clock.advance(100.0)
     tries = scene.store.puts
-    assert 2 * 4 <= tries <= 2 * 10, "with pauses that grow"
+    assert 2 * 20 <= tries <= 2 * 30, "with pauses that grow"
     scene.store.is_away = False
     await scene.clock.advance(60.0)
     assert await scene.saved() == scene.wanted
     assert scene.store.puts == tries + 2
+    assert await read_forgotten(scene.store) == {
+        extent.source: {OffsetRange(extent.partition_key, extent.base_offset, extent.last_offset)}
+        for extent in scene.extents
+    }
+    assert len([info async for info in scene.store.list_objects("metastore/extents/")]) == 1
     await scene.forgotten.close()
 
 
-async def test_small_files_are_put_until_the_bucket_has_them(scene: Scene) -> None:
-    await check_it_is_saved_once_the_bucket_is_back(scene)
+async def test_files_and_their_list_are_put_until_the_bucket_has_them(scene: Scene) -> None:
+    await check_all_is_saved_once_the_bucket_is_back(scene)
 
 
 async def test_it_ends_some_time_and_with_the_agent(scene: Scene) -> None:
@@ -112,8 +121,20 @@ async def test_what_is_forgotten_is_listed_before_the_files_are_saved(scene: Sce
     await scene.forgotten.close()
 
 
-async def test_a_file_that_is_put_once_only_is_found(scene: Scene, patch: Patch) -> None:
+async def test_what_is_put_once_only_is_found(scene: Scene, patch: Patch) -> None:
     """The planted bug: the first failure is the last."""
-    patch.replace(loss_notes, "SAVE_S", -1.0)
+    patch.replace(insistent, "SAVE_S", -1.0)
     with pytest.raises(AssertionError):
-        await check_it_is_saved_once_the_bucket_is_back(scene)
+        await check_all_is_saved_once_the_bucket_is_back(scene)
+
+
+async def test_a_list_that_is_put_once_only_is_found(scene: Scene, patch: Patch) -> None:
+    """The planted bug of the list alone."""
+
+    async def write_once(forgotten: ForgottenExtents, extents: Sequence[Extent]) -> None:
+        with contextlib.suppress(OutcomeUnknownError):
+            await loss_notes.write_forgotten(scene.store, uuid.UUID(int=1), extents)
+
+    patch.replace(ForgottenExtents, "_write", write_once)
+    with pytest.raises(AssertionError):
+        await check_all_is_saved_once_the_bucket_is_back(scene)
