@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.torture.checker import Name, Read, check
+from tests.torture.commands import LostReport
 from tests.torture.drills import DRILLS, KEEPS, LOSES, drills
 from tests.torture.faults import BUCKET_FAULTS, KINDS, schedule
 from tests.torture.report import print_outcome
@@ -68,6 +70,14 @@ def test_an_acknowledged_record_may_be_missing_only_if_it_is_listed() -> None:
     assert verdict.lost == ["lost: value=a/0/2 offset=2"]
     assert verdict.lost_and_listed == 1
     assert check(acknowledged, read, listed | {Name("a", 0, 2)}).offences == []
+
+
+def test_an_offset_that_is_listed_without_bytes_stands_for_one_record_as_often_as_it_is_listed() -> None:
+    acknowledged = {Name("a", 0, 0): 0, Name("a", 0, 1): 1, Name("b", 0, 0): 1, Name("c", 0, 0): 1}
+    report, read = LostReport(nowhere=Counter({(0, 1): 1, (1, 1): 1})), [Read(0, 0, "a/0/0"), Read(0, 1, "c/0/0")]
+    assert len(check(acknowledged, read, report.listed(acknowledged, read)).lost) == 1
+    report.nowhere[0, 1] += 1
+    assert check(acknowledged, read, report.listed(acknowledged, read)).offences == []
 
 
 def test_another_record_at_the_offset_of_a_lost_one_is_fine_and_a_kept_one_elsewhere_is_not() -> None:

@@ -10,15 +10,17 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.metastore.keys import split_partition_key
 from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import verify_segment, walk_batches
 from load.agent_child import flags
-from tests.torture.checker import Name
+from tests.torture.checker import Name, Read
 from tests.torture.servers import CREDENTIALS
 
 ATTEMPTS = 5
@@ -33,9 +35,23 @@ class LostReport:
     records: int = 0
     certain: int = 0
     """Number of records with known offsets."""
+    nowhere: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """(partition, offset) of records of which no bytes are left, each as often as it is listed."""
     names: set[Name] = field(default_factory=set)
     committed_ends: list[tuple[int, int]] = field(default_factory=list)
     """(partition key, offset) of the lost ends of transactions that had committed."""
+
+    def listed(self, acknowledged: Mapping[Name, int], read: Sequence[Read]) -> set[Name]:
+        """Return the records in the files, and for each listing of an offset without bytes one that was acknowledged
+        there and is not read."""
+        found, left = set(self.names), self.nowhere.copy()
+        there = {each.value for each in read}
+        for name, offset in acknowledged.items():
+            is_missing = name not in found and name.value() not in there
+            if is_missing and left[place := (name.partition, offset)] > 0:
+                left[place] -= 1
+                found.add(name)
+        return found
 
 
 class Commands:
@@ -77,6 +93,9 @@ class Commands:
         report.committed_ends = [
             (end["partition_key"], end["offset"]) for end in found["transaction_ends"] if end["marker"][2]
         ]
+        for place in found["nowhere"]:
+            _, partition = split_partition_key(place["partition_key"])
+            report.nowhere.update((partition, at) for at in range(place["base_offset"], place["last_offset"] + 1))
         report.certain = sum(partition["certain_records"] for partition in found["partitions"])
         for path in directory.glob("*.segment"):
             report.names |= await asyncio.to_thread(_names_in, path.read_bytes())

@@ -50,7 +50,7 @@ def print_outcome(outcome: TortureOutcome) -> None:
         print(f"postgres   lost and listed {verdict.lost_and_listed}, snapshots held {outcome.snapshots_held}")
         print(
             f"           listed by audit --lost: {listed.files:,} files, {listed.records:,} records,"
-            f" {listed.certain:,} of them certain"
+            f" {listed.certain:,} of them certain; offsets without bytes {listed.nowhere.total():,}"
         )
     print(
         f"files      {outcome.objects:,} objects, {outcome.named:,} named by the metastore;"

@@ -171,7 +171,7 @@ async def _torture(
         progress.step("listing what Postgres lost")
         await asyncio.sleep(SETTLE_MS / 1000)  # until then a file of an old primary looks like one under way
         outcome.listed = await cluster.commands.lost(cluster.drills.url)
-    outcome.verdict = check(acknowledged, first, outcome.listed.names)
+    outcome.verdict = check(acknowledged, first, outcome.listed.listed(acknowledged, first))
     outcome.disagreements = compare(first, second)
     watching.cancel()
     await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)
