@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.cli.doctor.findings import ways_past
 from headrace.cli.lost import confirm_loss, deletion_state, lost_share_lines, lost_shares_as_dict, put_back
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
 from headrace.cli.tables import add_yes, iso_time
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--command-config", type=Path, metavar="FILE", help="with --put-back: properties file of the admin client"
     )
     add_yes(parser)
-    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--record", choices=[str(kind) for kind in BackupKind], help="a backup of this kind was taken")
     parser.add_argument("--began", metavar="TIME", help="when it began, in ISO 8601 with a zone (now)")
     parser.add_argument("--place", default="", metavar="TEXT", help="where it is, for people")
-    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.cli.doctor.findings import ways_past
-from headrace.cli.options import INT32_MAX, INT64_MAX, S3, add_settings, settings_from, whole
+from headrace.cli.options import INT32_MAX, INT64_MAX, STORE, add_settings, settings_from, whole
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
 from headrace.cli.tables import Row, add_yes, confirm, iso_time, show
@@ -231,7 +231,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(run=run_mend, skips=skips)
     for command in (listing, repair, skip):
         command.add_argument("--json", action="store_true", help="JSON for scripts instead of text")
-        add_settings(command, ("metastore.url", "bucket", *S3), every=False)
+        add_settings(command, ("metastore.url", "bucket", *STORE), every=False)
 
 
 def run_list(args: argparse.Namespace) -> int:

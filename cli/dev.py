@@ -24,7 +24,7 @@ from headrace.cli.output import write, write_error
 from headrace.cli.storage import format_bucket, look
 from headrace.config.addresses import is_object_store, shown_address
 from headrace.config.cluster_values import proposed
-from headrace.config.declared import declared
+from headrace.config.declared import OF_BUCKETS, declared
 from headrace.config.listeners import COMPACTOR, TABLES, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import LOW_LATENCY_ENABLE
@@ -281,7 +281,7 @@ def _tables(settings: Settings, url: str, passed_on: dict[str, str]) -> AgentPro
         "bucket": settings.bucket,
         "http.port": "0",
     }
-    names = ("config", "log.level", "s3.", "store.", "tables.")
+    names = ("config", "log.level", "tables.", *OF_BUCKETS)
     return AgentProcess({key: value for key, value in passed_on.items() if key.startswith(names)} | own)
 
 

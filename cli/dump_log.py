@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from headrace.cli.options import INT32_MAX, INT64_MAX, S3, add_settings, settings_from, whole
+from headrace.cli.options import INT32_MAX, INT64_MAX, STORE, add_settings, settings_from, whole
 from headrace.cli.output import write, write_error
 from headrace.cli.record_json import payload_line, plain, type_name
 from headrace.config.addresses import shown_address
@@ -171,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help=f"memory that the records of a snapshot file may use ({FILE_UNPACKED_MIB})",
     )
-    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

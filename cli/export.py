@@ -12,7 +12,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import ProgressBar, write
 from headrace.config.errors import ConfigError
 from headrace.config.extras import not_installed
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="the topic")
     parser.add_argument("--format", choices=("parquet",), default="parquet", help="parquet")
     parser.add_argument(
-        "--to", required=True, metavar="PLACE", help="a directory, or s3://bucket/prefix on the same S3 server"
+        "--to",
+        required=True,
+        metavar="PLACE",
+        help="a directory, or a bucket as --bucket (s3://, az:// or gs://), reached by the same settings and keys",
     )
     parser.add_argument(
         "--infer-json", action="store_true", help="values are JSON objects: infer their schema from the first ones"
@@ -53,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="read_committed",
         help="read_committed (default): no records of aborted or open transactions; read_uncommitted: all records",
     )
-    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

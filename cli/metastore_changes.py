@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import ProgressBar, write
 from headrace.compactor.audit import Audit, Kind, audit
 from headrace.config.errors import ConfigError
@@ -92,7 +92,7 @@ def add_adopt_bucket(commands: Any) -> None:
     adopting.add_argument(
         "--force", action="store_true", help="although files are missing or damaged: their records cannot be read"
     )
-    add_settings(adopting, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(adopting, ("metastore.url", "bucket", *STORE), every=False)
     adopting.set_defaults(run=run_adopt)
 
 

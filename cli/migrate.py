@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import random
 
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="change nothing: print the migrations that are missing, and which tables they lock how",
     )
-    add_settings(parser, ("metastore.url", "commit.shards", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "commit.shards", "bucket", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

@@ -43,7 +43,9 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 SHORT_FORMS = {"broker.rack": "--zone"}
 """A second name for a flag, where users may look for another word."""
 PREFIX = "setting:"
-S3 = ("s3.endpoint", "s3.region", "s3.path.style", "s3.expected.bucket.owner")
+STORE = (
+    "s3.endpoint", "s3.region", "s3.path.style", "s3.expected.bucket.owner", "azure.endpoint", "gcs.endpoint",
+)  # fmt: skip
 """The settings needed to read an object of a bucket, for tools."""
 
 

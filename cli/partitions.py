@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headrace.cli.damage import opened, require_settings
-from headrace.cli.options import INT32_MAX, INT64_MAX, S3, add_settings, whole
+from headrace.cli.options import INT32_MAX, INT64_MAX, STORE, add_settings, whole
 from headrace.cli.output import ProgressBar, write
 from headrace.cli.record_json import plain
 from headrace.cli.tables import iso_time
@@ -201,7 +201,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"look at so many extents of a partition at most ({EXTENTS_MAX})",
     )
     check.add_argument("--json", action="store_true", help="JSON for scripts instead of text")
-    add_settings(check, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(check, ("metastore.url", "bucket", *STORE), every=False)
     check.set_defaults(run=run_check)
 
 

@@ -26,7 +26,7 @@ from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitio
 from headrace.cli.client.records import fetch, produce
 from headrace.cli.configs import SET, TOPIC, change_configs, describe_configs
 from headrace.cli.dump_log import trail_reader
-from headrace.cli.options import INT32_MAX, INT64_MAX, S3, add_settings, settings_from, whole
+from headrace.cli.options import INT32_MAX, INT64_MAX, STORE, add_settings, settings_from, whole
 from headrace.cli.output import write
 from headrace.cli.tables import Row, add_flags, iso_time, open_cluster, say, show
 from headrace.config.errors import ConfigError
@@ -191,7 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--partition", type=whole(0, INT32_MAX), default=0, metavar="N", help="default: 0")
         command.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
-        add_settings(command, ("metastore.url", *(("bucket", *S3) if command is history else ())), every=False)
+        add_settings(command, ("metastore.url", *(("bucket", *STORE) if command is history else ())), every=False)
         command.set_defaults(run=run, work=work)
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.cli.metastore_changes import add_adopt_bucket, grow_commit_shards, open_current, seal_secrets
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
@@ -107,7 +107,7 @@ async def add_users(settings: Settings, users: Sequence[FirstUser]) -> list[str]
     return [f"{'Adding' if name in new else 'Skipping'} user {name}" for name in dict.fromkeys(u.name for u in users)]
 
 
-SHOWN = ("metastore.url", "bucket", *S3)
+SHOWN = ("metastore.url", "bucket", *STORE)
 AFTER_ROTATION = {
     "added": "Restart all agents, one after another: they accept the new secret too. Then repeat the command.",
     "switched": "Restart all agents: they use the new secret, and accept the old one. Then repeat the command.",

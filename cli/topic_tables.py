@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.options import PREFIX, S3, add_settings, settings_from
+from headrace.cli.options import PREFIX, STORE, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
@@ -49,7 +49,7 @@ give metastore.url, bucket and tables.catalog.* by flags, variables or --config.
 """
 ACTIONS = "{list,create,show,alter,pause,resume,delete-rows,detach,drop}"
 FROM_AGENT = (
-    "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
+    "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style", "azure.endpoint", "gcs.endpoint",
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
         )
         names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
-        add_settings(command, (*names, "tables.namespace", *S3), every=False)
+        add_settings(command, (*names, "tables.namespace", *STORE), every=False)
         command.set_defaults(run=run, work=run_it)
 
 

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
 from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
-from headrace.cli.options import INT16_MAX, INT32_MAX, S3, add_settings, settings_from, whole
+from headrace.cli.options import INT16_MAX, INT32_MAX, STORE, add_settings, settings_from, whole
 from headrace.cli.output import write
 from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
@@ -102,7 +102,7 @@ def add_restore(commands: Any) -> None:
     )
     restoring.add_argument("--dry-run", action="store_true", help="show what would come back")
     restoring.add_argument("--json", action="store_true", help="JSON for scripts instead of text")
-    add_settings(restoring, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(restoring, ("metastore.url", "bucket", *STORE), every=False)
     restoring.set_defaults(run=run_restore, refuse=restoring.error)
 
 

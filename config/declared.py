@@ -18,7 +18,8 @@ from headrace.config.settings import Settings, SettingScope
 ENV_PREFIX = "HEADRACE_"
 NO_SETTINGS = ("listener_overrides", "set_that_go")
 """The fields that are no settings: config/listeners.py, config/cluster_values.py."""
-
+OF_BUCKETS = ("bucket", "s3.", "azure.", "gcs.", "store.")
+"""How the names of settings begin by which a bucket is reached: for all that pass settings on, or ask for them."""
 
 _SCOPES = list(SettingScope)
 

@@ -85,7 +85,9 @@ async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
 
 
 ASKED = (
+    "azure.endpoint",
     "bucket",
+    "gcs.endpoint",
     "metastore.url",
     "s3.endpoint",
     "s3.expected.bucket.owner",
@@ -94,7 +96,13 @@ ASKED = (
     "s3.region",
     "s3.server.side.encryption",
 )
-OPTIONAL = ("s3.expected.bucket.owner", "s3.kms.key.id", "s3.server.side.encryption")
+OPTIONAL = (
+    "azure.endpoint",
+    "gcs.endpoint",
+    "s3.expected.bucket.owner",
+    "s3.kms.key.id",
+    "s3.server.side.encryption",
+)
 """Settings among these that may be missing: most clusters have none, so no agent is asked for them alone."""
 TIMEOUT_MS = 10_000
 _NAME, _VALUE = 0, 1

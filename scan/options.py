@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.config.declared import declared
+from headrace.config.declared import OF_BUCKETS, declared
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
@@ -33,7 +33,7 @@ ISOLATION = "isolation.level"
 _KAFKA_ISOLATION = "kafka.isolation.level"
 """Isolation levels by the names of Spark's Kafka source."""
 IS_COMMITTED = {"read_committed": True, "read_uncommitted": False}
-_SETTINGS = ("bucket", "metastore.", "s3.", "store.")
+_SETTINGS = ("metastore.", *OF_BUCKETS)
 """Settings that may be given as options, by the beginnings of their names."""
 _LONG_MAX = 2**63 - 1
 _ACTION = {True: "read", False: "write"}

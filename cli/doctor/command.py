@@ -19,7 +19,7 @@ from headrace.cli.doctor import bucket, cluster, host, postgres, tables
 from headrace.cli.doctor.bucket_facts import BucketFacts, open_bucket_facts
 from headrace.cli.doctor.deadline import in_time, on_own_loop, run_to_end
 from headrace.cli.doctor.findings import Finding, Level, of_bucket
-from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.options import STORE, add_settings, settings_from
 from headrace.cli.output import write
 from headrace.cli.plain_console import PlainConsole
 from headrace.config.errors import ConfigError
@@ -52,7 +52,7 @@ UNREAD = ("open", "answers", "cluster", bucket.UNREACHED)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
-    add_settings(parser, ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", *STORE), every=False)
     parser.set_defaults(run=run)
 
 

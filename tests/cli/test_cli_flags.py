@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import dev
 from headrace.cli.commands import COMMANDS, make_parser
 from headrace.cli.main import main
-from headrace.config.declared import declared
+from headrace.cli.options import STORE
+from headrace.cli.topic_tables import FROM_AGENT
+from headrace.config.declared import OF_BUCKETS, declared
 from headrace.config.load import BOOTSTRAP_SERVER, load
+from headrace.config.settings import Settings
 from headrace.protocol.client.transport import client_config
+from headrace.scan.cluster import ASKED
+from headrace.storage.objects.open import StoreOptions
 
 
 def _shown(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
@@ -123,3 +129,23 @@ def test_tab_completes_commands_flags_and_values(capsys: pytest.CaptureFixture[s
     assert complete("topics", "cre") == {"create"}
     assert "--partitions" in complete("topics", "create", "--p")
     assert complete("records", "consume", "--format", "j") == {"json"}
+
+
+@pytest.mark.requirement("X15")
+def test_what_passes_on_how_a_bucket_is_reached_knows_every_store() -> None:
+    """A scan, tools with -b, `headrace dev` for its tables, and the help of tools."""
+    endpoints = {name for name in declared() if name.startswith(OF_BUCKETS) and name.endswith(".endpoint")}
+    assert endpoints == {"s3.endpoint", "azure.endpoint", "gcs.endpoint"}
+    for known in (ASKED, FROM_AGENT, STORE):
+        assert endpoints <= set(known)
+    of_stores = {one.name for one in declared().values() if one.field in StoreOptions.__dataclass_fields__}
+    assert {name for name in of_stores if not name.startswith(OF_BUCKETS)} == {"upload.parallelism"}
+
+
+def test_the_process_that_keeps_the_tables_of_dev_has_the_place_of_the_bucket() -> None:
+    passed_on = {"azure.endpoint": "http://127.0.0.1:1/a", "store.retries": "1", "linger.ms": "5"}
+    child = dev._tables(Settings(bucket="az://account1/c"), "postgresql://x", passed_on)
+    words = " ".join(child._arguments)
+    assert "--azure-endpoint http://127.0.0.1:1/a" in words
+    assert "--store-retries 1" in words
+    assert "linger" not in words

@@ -111,6 +111,10 @@ def test_settings_come_from_options_then_from_the_environment() -> None:
     settings = settings_of(TOPIC | {"bucket": "s3://option/x", "s3.endpoint": "http://s3"}, environ)
     assert (settings.metastore_url, settings.bucket) == ("postgresql://env", "s3://option/x")
     assert settings.s3_endpoint == "http://s3"
+    for name in ("azure.endpoint", "gcs.endpoint"):
+        given = TOPIC | {"bucket": "az://account1/container", name.title(): "https://private"}
+        parse_options(given, streaming=False)
+        assert getattr(settings_of(given, environ), name.replace(".", "_")) == "https://private"
     with pytest.raises(OptionError, match="bucket is not set: give the option bucket, or HEADRACE_BUCKET"):
         settings_of({"metastore.url": "postgresql://x"}, {})
 
