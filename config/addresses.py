@@ -51,6 +51,7 @@ def counted_address(host: str) -> str:
 
 _LOGIN_OF_VALUE = re.compile(r"(?<=://).*@", re.S)
 _LOGIN_IN_TEXT = re.compile(r"(?<=://)[^\s/\"'<>]*@")
+_PARAMETERS_IN_TEXT = re.compile(r"(?<=\w)\?[\w%.~-]+=[^\s\"'<>)\]]*|(?<=/)\?[^\s\"'<>)\]]+")
 _SCHEME = re.compile(r"^[A-Za-z][\w+.-]*:?/*")
 _SECRET_PARAMETER = re.compile(r"(?:^|[?&;\s])[^=?&;\s]*(?:password|secret|token|credential|key)[^=]*=([^&;\s]*)", re.I)
 _PARTS = re.compile(r"[^\w.~-]+")
@@ -79,6 +80,11 @@ def endpoint_problem(value: str, credentials: str = "the AWS environment (AWS_AC
 def without_logins(text: str) -> str:
     """A text of others, for example an error of a library, in which addresses may be."""
     return _LOGIN_IN_TEXT.sub(f"{HIDDEN}@", text)
+
+
+def without_parameters(text: str) -> str:
+    """A text of others, in which addresses may be that have a signature as a parameter."""
+    return _PARAMETERS_IN_TEXT.sub(f"?{HIDDEN}", text)
 
 
 def without_secrets(text: str, *values: str) -> str:

@@ -27,10 +27,20 @@ from headrace.storage.errors import (
 )
 from headrace.storage.objects.azure_client import AzureClient, AzureOptions
 from headrace.storage.objects.http_requests import Answer, BodyOfParts, check_part, delete_each, range_header
-from headrace.storage.objects.store import BucketRules, ByteRange, ObjectInfo, check_length, check_range, read_each
+from headrace.storage.objects.store import (
+    BucketRules,
+    ByteRange,
+    ObjectInfo,
+    PageMarkers,
+    check_length,
+    check_range,
+    read_each,
+)
 
 PAGE_KEYS = 5000
 """Keys per listing: Azure's limit."""
+TAGS_MAX = 1_000_000
+"""Of a listing; each of its keys has about 50."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,21 +94,26 @@ class AzureStore:
 
     async def head(self, key: str) -> ObjectInfo:
         answer = await self._client.send("head", key)
-        modified = parsedate_to_datetime(answer.headers["Last-Modified"])
-        size = int(answer.headers["Content-Length"])
-        return ObjectInfo(key, size, round(modified.timestamp() * 1000), _etag(answer))
+        try:
+            modified = parsedate_to_datetime(answer.headers["Last-Modified"])
+            size = int(answer.headers["Content-Length"])
+            return ObjectInfo(key, size, round(modified.timestamp() * 1000), _etag(answer))
+        except _NOT_AS_TOLD as error:
+            raise CorruptError(f"bad answer: operation=head key={key} error={error!r}") from error
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         query = {"restype": "container", "comp": "list", "maxresults": str(PAGE_KEYS)}
         if self._client.prefix + prefix:
             query["prefix"] = self._client.prefix + prefix
+        what = f"bucket={self._client.shown} prefix={prefix}"
+        markers = PageMarkers(what)
         while True:
             answer = await self._client.send("list", prefix, query=query)
             try:
-                page = ElementTree.fromstring(answer.body)
+                page = _parsed(answer.body)
                 found = [_listed(blob) for blob in page.iter("Blob") if not _is_folder(blob)]
-            except (ElementTree.ParseError, ValueError, TypeError) as error:
-                raise CorruptError(f"bad listing: bucket={self._client.shown} prefix={prefix} error={error}") from error
+            except _NOT_AS_TOLD as error:
+                raise CorruptError(f"bad listing: {what} error={error}") from error
             for info in found:
                 key = info.key.removeprefix(self._client.prefix)
                 if key > start_after:
@@ -106,7 +121,7 @@ class AzureStore:
             marker = page.findtext("NextMarker")
             if not marker:
                 return
-            query["marker"] = marker
+            query["marker"] = markers.new(marker)
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         """Delete objects by a request each. Keys that the store refuses to delete are logged and left out."""
@@ -121,17 +136,18 @@ class AzureStore:
         try:
             about = await self._client.send("ask", "", query={"restype": "account", "comp": "properties"})
             service = await self._client.send("ask", "", query={"restype": "service", "comp": "properties"})
-            policy = ElementTree.fromstring(service.body).find("DeleteRetentionPolicy")
-        except (HeadraceError, ElementTree.ParseError) as error:
+            policy = _parsed(service.body).find("DeleteRetentionPolicy")
+            kept = policy is not None and policy.findtext("Enabled") == "true"
+            days = float(policy.findtext("Days") or 0) if kept and policy is not None else 0.0
+        except (HeadraceError, *_NOT_AS_TOLD) as error:
             return BucketRules(None, None, old_versions_expire=False, refusal=str(error), soft_delete_days=None)
-        kept = policy is not None and policy.findtext("Enabled") == "true"
         return BucketRules(
             versioned=None,
             expirations=None,
             old_versions_expire=False,
             refusal="Azure shows versioning and lifecycle rules to its resource manager only",
             date=service.headers.get("Date", ""),
-            soft_delete_days=float(policy.findtext("Days") or 0) if kept and policy is not None else 0.0,
+            soft_delete_days=days,
             is_hierarchical=about.headers.get("x-ms-is-hns-enabled", "false").lower() == "true",
         )
 
@@ -147,6 +163,21 @@ class AzureStore:
 
     async def _delete(self, key: str) -> None:
         await self._client.send("delete", key, headers={"x-ms-delete-snapshots": "include"})
+
+
+_NOT_AS_TOLD = (ElementTree.ParseError, KeyError, OverflowError, TypeError, ValueError)
+"""What the parts of an answer raise that is not as Azure documents it."""
+
+
+def _parsed(body: bytes) -> ElementTree.Element:
+    """The document. ParseError; ValueError if it has a document type, by which a few bytes become gigabytes, or more
+    elements than any listing.
+    """
+    if b"<!DOCTYPE" in body or b"\0" in body:  # the second: in another encoding
+        raise ValueError("a document type, or not UTF-8")
+    if body.count(b"<") > TAGS_MAX:
+        raise ValueError(f"more than {TAGS_MAX} tags")
+    return ElementTree.fromstring(body)
 
 
 def _etag(answer: Answer) -> str:

@@ -34,6 +34,9 @@ from headrace.storage.errors import (
     UnavailableError,
 )
 from headrace.storage.objects.http_requests import (
+    ANSWER_BYTES_MAX,
+    CODE_CHARS_MAX,
+    OBJECT_BYTES_MAX,
     Answer,
     BodyOfParts,
     HttpRequests,
@@ -202,11 +205,12 @@ class AzureClient:
             body,
             size,
             changes=method in _CHANGING,
+            limit=OBJECT_BYTES_MAX if operation == "get" else ANSWER_BYTES_MAX,
         )
         answer = await self._http.send(request)
         if answer.status in _DONE:
             return answer
-        code = answer.headers.get("x-ms-error-code", "")
+        code = answer.headers.get("x-ms-error-code", "")[:CODE_CHARS_MAX]
         text = f"store refused: {what} status={answer.status} code={code}"
         kind = refusal_kind(code, answer.status)
         if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused(said.get("Authorization", signature)):

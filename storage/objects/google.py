@@ -21,7 +21,15 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.objects.google_client import GoogleClient, GoogleOptions
 from headrace.storage.objects.http_requests import Answer, BodyOfParts, check_part, delete_each, range_header
-from headrace.storage.objects.store import BucketRules, ByteRange, Expiration, ObjectInfo, check_range, read_each
+from headrace.storage.objects.store import (
+    BucketRules,
+    ByteRange,
+    Expiration,
+    ObjectInfo,
+    PageMarkers,
+    check_range,
+    read_each,
+)
 
 PAGE_KEYS = 1000
 """Keys per listing: Google's limit."""
@@ -98,17 +106,21 @@ class GoogleStore:
             query["prefix"] = self._client.prefix + prefix
         if start_after:
             query["startOffset"] = self._client.prefix + start_after
+        markers = PageMarkers(f"bucket={self._client.bucket} prefix={prefix}")
         while True:
             page = _object(
                 await self._client.send("list", prefix, self._client.objects, query=query), f"list prefix={prefix}"
             )
-            for entry in page.get("items", ()):
+            entries = page.get("items") or ()
+            if not isinstance(entries, list | tuple):
+                raise CorruptError(f"bad listing: bucket={self._client.bucket} error=items are no list")
+            for entry in entries:
                 info = self._listed(entry)
                 if info.key > start_after:
                     yield info
             if not page.get("nextPageToken"):
                 return
-            query["pageToken"] = page["nextPageToken"]
+            query["pageToken"] = markers.new(page["nextPageToken"])
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         """Delete objects by a request each. Keys that the store refuses to delete are logged and left out."""
@@ -122,18 +134,18 @@ class GoogleStore:
         try:
             answer = await self._client.send("ask", "", self._client.about, query={"fields": fields})
             told = _object(answer, "ask")
-        except HeadraceError as error:
+            expirations, old_expire = _expirations(told.get("lifecycle", {}).get("rule", ()))
+            kept_s = float(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+            return BucketRules(
+                versioned=bool(told.get("versioning", {}).get("enabled")),
+                expirations=expirations,
+                old_versions_expire=old_expire,
+                date=answer.headers.get("Date", ""),
+                soft_delete_days=kept_s / _DAY_S,
+                is_hierarchical=bool(told.get("hierarchicalNamespace", {}).get("enabled")),
+            )
+        except (HeadraceError, AttributeError, TypeError, ValueError) as error:  # not as Google documents it
             return BucketRules(None, None, old_versions_expire=False, refusal=str(error), soft_delete_days=None)
-        expirations, old_expire = _expirations(told.get("lifecycle", {}).get("rule", ()))
-        kept_s = float(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-        return BucketRules(
-            versioned=bool(told.get("versioning", {}).get("enabled")),
-            expirations=expirations,
-            old_versions_expire=old_expire,
-            date=answer.headers.get("Date", ""),
-            soft_delete_days=kept_s / _DAY_S,
-            is_hierarchical=bool(told.get("hierarchicalNamespace", {}).get("enabled")),
-        )
 
     async def close(self) -> None:
         await self._client.close()
@@ -146,14 +158,14 @@ class GoogleStore:
             modified = datetime.fromisoformat(entry["updated"])
             key, size = str(entry["name"]).removeprefix(self._client.prefix), int(entry["size"])
             return ObjectInfo(key, size, round(modified.timestamp() * 1000), str(entry.get("generation", "")))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise CorruptError(f"bad listing: bucket={self._client.bucket} error={error!r}") from error
 
 
 def _object(answer: Answer, what: str) -> dict[str, Any]:
     try:
         found = json.loads(answer.body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError(f"bad answer: operation={what} error={error}") from error
     if not isinstance(found, dict):
         raise CorruptError(f"bad answer: operation={what} found={type(found).__name__}")

@@ -37,6 +37,9 @@ from headrace.storage.errors import (
     UnavailableError,
 )
 from headrace.storage.objects.http_requests import (
+    ANSWER_BYTES_MAX,
+    CODE_CHARS_MAX,
+    OBJECT_BYTES_MAX,
     Answer,
     BodyOfParts,
     HttpRequests,
@@ -178,7 +181,8 @@ class GoogleClient:
             **(headers or {}),
         }
         url = URL(f"{place}?{urlencode(query, quote_via=quote)}" if query else place, encoded=True)
-        request = StoreRequest(method, url, what, sent, body, size, changes=method != "GET")
+        limit = OBJECT_BYTES_MAX if operation == "get" else ANSWER_BYTES_MAX
+        request = StoreRequest(method, url, what, sent, body, size, changes=method != "GET", limit=limit)
         answer = await self._http.send(request)
         if answer.status in _DONE:
             self._bucket_exists = True
@@ -245,6 +249,7 @@ def _reason(answer: Answer) -> tuple[str, str]:
     """The reason and the message of a refusal; empty, or the text, without Google's error document."""
     try:
         error = json.loads(answer.body)["error"]
-        return str((error.get("errors") or [{}])[0].get("reason", "")), str(error.get("message", ""))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        reason = str((error.get("errors") or [{}])[0].get("reason", ""))[:CODE_CHARS_MAX]
+        return reason, str(error.get("message", ""))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # what is nested too deep is none
         return "", answer.body[:1000].decode("utf-8", "replace")

@@ -8,6 +8,8 @@ connection broke before an answer: reads and deletions, which may be repeated.
 Invariant of errors: UnavailableError and ThrottledError are raised only if the request certainly changed nothing.
 Invariant of a token: it is asked for once at a time, by all who wait; a request that is cancelled does not end the
 renewal for others. It is renewed RENEW_BEFORE_S before it expires, while requests still use the old one.
+Invariant of an answer: it is read up to what was asked for, so that a server without an end costs no more memory. No
+redirect is followed, with or without a token. An error names no parameter of an address: it may be a signature.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from yarl import URL
 
-from headrace.config.addresses import without_logins
+from headrace.config.addresses import without_logins, without_parameters
 from headrace.storage.clock import Clock
 from headrace.storage.errors import (
     CorruptError,
@@ -45,6 +47,14 @@ SLICE_BYTES = 256 * 1024
 headers, and the part the socket does not accept is copied again (`load/benchmarks/store.py` shows the cost)."""
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 """A connection to a store is an order of magnitude faster; a slower one is given up and made again."""
+OBJECT_BYTES_MAX = 2 * 1024 * 1024 * 1024
+"""Of an object that is read whole: twice the largest compaction.file.bytes."""
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
+"""Of any other answer: a listing of 5,000 keys has a tenth of that."""
+REFUSAL_BYTES_MAX = 64 * 1024
+"""What is behind it in a refusal is not read."""
+CODE_CHARS_MAX = 100
+"""Of a server's code of an error, in our text."""
 CONNECT_TIMEOUT_S_MAX = 3.0
 DELETES_AT_ONCE = 32
 RENEW_BEFORE_S = 240.0
@@ -92,7 +102,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """`what`: operation, bucket and key, for errors. `size`: bytes of the answer that are asked for, if known.
+    """`what`: operation, bucket and key, for errors. `size`: bytes of the answer that are asked for, if known; `limit`:
+    how many there may be if not.
 
     `changes`: whether the request may change the store.
     """
@@ -104,6 +115,7 @@ class StoreRequest:
     body: BodyOfParts | None = None
     size: int = 0
     changes: bool = False
+    limit: int = ANSWER_BYTES_MAX
 
 
 class HttpRequests:
@@ -123,7 +135,8 @@ class HttpRequests:
         """Return any whole answer, also a refusal.
 
         UnavailableError, or OutcomeUnknownError if the request changes something and may have been sent; CorruptError
-        for a body that ends early; InvalidError for a certificate that is not trusted.
+        for a body that ends early, or is longer than the limit; InvalidError for a certificate that is not trusted. A
+        refusal is whole up to REFUSAL_BYTES_MAX, and a part of an object is cut where it is longer than what was asked.
         """
         size = request.size if request.body is None else request.body.size or 0
         try:
@@ -161,7 +174,24 @@ class HttpRequests:
             allow_redirects=False,
             proxy=self._proxy,
         ) as answer:
-            return Answer(answer.status, answer.headers, await answer.read())
+            is_refusal = answer.status >= HTTPStatus.MULTIPLE_CHOICES
+            limit = REFUSAL_BYTES_MAX if is_refusal else request.size or request.limit
+            body = await beginning(answer.content, limit)
+        if len(body) > limit and not is_refusal and not request.size:
+            text = f"answer is too long: {request.what} limit={limit}"
+            raise OutcomeUnknownError(text) if request.changes else CorruptError(text)
+        return Answer(answer.status, answer.headers, body)
+
+
+async def beginning(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """The body, or a beginning of it that is longer than `limit`; its connection is not used again then."""
+    blocks, received = [], 0
+    async for block in content.iter_any():
+        blocks.append(block)
+        received += len(block)
+        if received > limit:
+            break
+    return b"".join(blocks)
 
 
 def proxy_of(url: URL) -> str | None:
@@ -181,7 +211,8 @@ def time_limit_s(request_timeout_s: float, size: int) -> float:
 
 
 def _failed(error: Exception, what: str, in_doubt: bool, endpoint_setting: str) -> HeadraceError:
-    text = f"store unreachable: {what} error={type(error).__name__}: {without_logins(str(error))}"
+    said = without_parameters(without_logins(str(error)))
+    text = f"store unreachable: {what} error={type(error).__name__}: {said}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return InvalidError(f"{text} check=the server's certificate, or SSL_CERT_FILE")
     if isinstance(error, (aiohttp.ClientConnectorDNSError, socket.gaierror)):

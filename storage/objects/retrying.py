@@ -79,7 +79,8 @@ class RetryingStore(StoreDecorator):
             try:
                 async for info in self._inner.list_objects(prefix, start_after=start_after):
                     yield info
-                    start_after, attempt = info.key, 0
+                    if info.key > start_after:  # a store that begins again makes no progress
+                        start_after, attempt = info.key, 0
                 return
             except _TRY_AGAIN as error:
                 attempt += 1

@@ -2,7 +2,7 @@
 
 Place: under the decorators; sends all requests to a bucket, but for large ranges (s3_range.py). aiohttp reads the
 body of a PUT through botocore, which treats it as a file; it is not copied.
-Invariant of a PUT's body: that of http_requests.py; aiohttp follows no redirect with it either.
+Invariant of a PUT's body, and of what is read of an answer: that of http_requests.py.
 Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it read
 Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and its response
 contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost. A server
@@ -33,11 +33,19 @@ from headrace.storage.errors import (
     InvalidError,
     UnavailableError,
 )
-from headrace.storage.objects.http_requests import BodyOfParts, time_limit_s
+from headrace.storage.objects.http_requests import OBJECT_BYTES_MAX, BodyOfParts, beginning, time_limit_s
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
 from headrace.storage.objects.s3_range import LargeRanges
-from headrace.storage.objects.store import ByteRange, ObjectInfo, check_key, check_length, check_range, read_each
+from headrace.storage.objects.store import (
+    ByteRange,
+    ObjectInfo,
+    PageMarkers,
+    check_key,
+    check_length,
+    check_range,
+    read_each,
+)
 
 
 class RequestBody(BodyOfParts):
@@ -133,7 +141,9 @@ class S3Store:
                     return large
             answer = await client.get_object(**self._target, Key=self._name(key), **asked)
             async with answer["Body"] as stream:
-                body: bytes = await stream.read()
+                body = await beginning(stream.content, size or OBJECT_BYTES_MAX)
+        if byte_range is None and len(body) > OBJECT_BYTES_MAX:
+            raise CorruptError(f"object is too long: key={key} limit={OBJECT_BYTES_MAX}")
         if byte_range is not None:
             _check_part(key, byte_range, answer.get("ContentRange", ""), len(body))
         if is_large:
@@ -151,21 +161,29 @@ class S3Store:
     async def head(self, key: str) -> ObjectInfo:
         async with self._request("head", key) as client:
             answer = await client.head_object(**self._target, Key=self._name(key))
-        return ObjectInfo(key, answer["ContentLength"], _modified_ms(answer), _etag(answer))
+        try:
+            return ObjectInfo(key, answer["ContentLength"], _modified_ms(answer), _etag(answer))
+        except _NOT_AS_TOLD as error:
+            raise CorruptError(f"bad answer: operation=head key={key} error={error!r}") from error
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         query: dict[str, Any] = {**self._target, "Prefix": self._prefix + prefix, "MaxKeys": PAGE_KEYS}
         if start_after:
             query["StartAfter"] = self._prefix + start_after
+        what = f"bucket={self._bucket} prefix={prefix}"
+        markers = PageMarkers(what)
         while True:
-            async with self._request("list", prefix) as client:
-                page = await client.list_objects_v2(**query)
-            for entry in page.get("Contents", ()):
-                key = entry["Key"].removeprefix(self._prefix)
-                yield ObjectInfo(key, entry["Size"], _modified_ms(entry), _etag(entry))
+            try:
+                async with self._request("list", prefix) as client:
+                    page = await client.list_objects_v2(**query)
+                found = [self._listed(entry) for entry in page.get("Contents", ())]
+            except _NOT_AS_TOLD as error:
+                raise CorruptError(f"bad listing: {what} error={error!r}") from error
+            for info in found:
+                yield info
             if not page.get("IsTruncated"):
                 return
-            query["ContinuationToken"] = page["NextContinuationToken"]
+            query["ContinuationToken"] = markers.new(page.get("NextContinuationToken"))
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         """Delete objects in requests of 1,000 keys, or of one key if the store has no DeleteObjects.
@@ -235,6 +253,10 @@ class S3Store:
                 logger.warning("delete failed: key=%s code=%s", refusal.get("Key"), refusal.get("Code"))
         return [name.removeprefix(self._prefix) for name in names if name in deleted]
 
+    def _listed(self, entry: dict[str, Any]) -> ObjectInfo:
+        key = entry["Key"].removeprefix(self._prefix)
+        return ObjectInfo(key, entry["Size"], _modified_ms(entry), _etag(entry))
+
     def _name(self, key: str) -> str:
         return check_key(self._prefix + check_key(key))
 
@@ -262,6 +284,10 @@ class S3Store:
                 self._client = await self._connections.enter_async_context(new_client(self._options, self._session))
                 send_bodies_at_once(self._client)
         return self._client
+
+
+_NOT_AS_TOLD = (KeyError, OverflowError, TypeError, ValueError)
+"""What botocore raises for the parts of an answer that is not as S3 documents it, and what its parts raise here."""
 
 
 def _check_part(key: str, byte_range: ByteRange, content_range: str, received: int) -> None:

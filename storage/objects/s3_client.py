@@ -28,6 +28,7 @@ from botocore.handlers import add_expect_header
 from headrace.config.addresses import endpoint_problem
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects
+from headrace.storage.objects.s3_session import OneServerSession
 from headrace.storage.objects.store import BucketRules, Expiration, check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
@@ -98,6 +99,7 @@ def new_client(options: S3Options, session: Any = None) -> AbstractAsyncContextM
             max_pool_connections=options.max_connections,
             retries={"total_max_attempts": 1},
             user_agent=USER_AGENT,
+            http_session_cls=OneServerSession,
             response_checksum_validation="when_required",
             s3={
                 # "auto" would be path style for every endpoint but AWS's

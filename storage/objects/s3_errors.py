@@ -29,6 +29,7 @@ from botocore.exceptions import (
     SSLError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from headrace.config.addresses import without_logins
 from headrace.storage.errors import (
@@ -41,8 +42,9 @@ from headrace.storage.errors import (
     ThrottledError,
     UnavailableError,
 )
+from headrace.storage.objects.http_requests import CODE_CHARS_MAX
 
-REQUEST_FAILURES = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, TimeoutError)
+REQUEST_FAILURES = (BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, OSError, TimeoutError)
 """All exceptions that a request may raise and that are not a bug of this code."""
 
 _NEVER_SENT = (
@@ -86,6 +88,8 @@ _BY_STATUS: dict[int, type[HeadraceError]] = {
 }
 _CHECKS: dict[str, str] = {
     "301": "s3.region",
+    "302": "s3.endpoint: no redirect is followed",
+    "307": "s3.region, and s3.endpoint: no redirect is followed",
     "403": "the AWS credentials, and their policy for this bucket and prefix",
     "501": "whether the server supports this request (conditional puts need If-None-Match)",
     "AuthorizationHeaderMalformed": "s3.region",
@@ -128,8 +132,9 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
     for kind, check in _MISCONFIGURED.items():
         if isinstance(cause, kind):
             return InvalidError(f"{text} check={check}")
-    if isinstance(cause, aiohttp.ClientPayloadError) and "redirect" in str(cause):
-        return InvalidError(f"store redirects: {request} check={_CHECKS['301']}")
+    if isinstance(cause, ResponseParserError):
+        text = f"answer is none of S3's: {request}"
+        return OutcomeUnknownError(text) if in_doubt else CorruptError(text)
     if isinstance(cause, (aiohttp.ClientConnectorDNSError, socket.gaierror)):
         return UnavailableError(f"{text} check=s3.endpoint and s3.path.style")
     if isinstance(cause, _NEVER_SENT):
@@ -149,7 +154,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _refused(error: ClientError, request: str, in_doubt: bool) -> HeadraceError:
-    code = str(error.response.get("Error", {}).get("Code", ""))
+    code = str(error.response.get("Error", {}).get("Code", ""))[:CODE_CHARS_MAX]
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     text = f"store refused: {request} status={status} code={code}"
     kind = _kind(code, status)

@@ -161,6 +161,24 @@ def merge_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]
     return spans
 
 
+class PageMarkers:
+    """The markers of one listing's pages. A server that gives one again would be asked without end."""
+
+    def __init__(self, what: str) -> None:
+        """`what`: bucket and prefix, for errors."""
+        self._what = what
+        self._seen: set[int] = set()
+
+    def new(self, marker: object) -> str:
+        """The marker of the next page. CorruptError for one that this listing had, or that is none."""
+        if not isinstance(marker, str) or not marker:
+            raise CorruptError(f"bad listing: {self._what} error=no marker of the next page")
+        if (number := hash(marker)) in self._seen:
+            raise CorruptError(f"bad listing: {self._what} error=a page comes again")
+        self._seen.add(number)
+        return marker
+
+
 async def check_length(head: Callable[[str], Awaitable[ObjectInfo]], key: str, sent: int) -> None:
     """CorruptError unless the store has `sent` bytes of an object that was just put; OutcomeUnknownError, as for any
     put, if the length is unknown.

@@ -254,7 +254,24 @@ async def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_put_to_the_wrong_region_says_so_and_is_not_sent_twice() -> None:
-    async with ScriptedServer([refusing(301, "PermanentRedirect")]) as server, s3_on(server) as store:
+    """A HEAD asks the server which region is right; this one does not say."""
+    steps = [refusing(301, "PermanentRedirect")] * 3
+    async with ScriptedServer(steps) as server, s3_on(server) as store:
         with pytest.raises(InvalidError, match=r"check=s3\.region"):
             await store.put("k", BODY)
-    assert [exchange.method for exchange in server.exchanges] == ["PUT"]
+    methods = [exchange.method for exchange in server.exchanges]
+    assert (methods[0], set(methods[1:])) == ("PUT", {"HEAD"})
+
+
+async def test_a_put_is_sent_for_the_region_that_the_server_names() -> None:
+    async def elsewhere(exchange: Exchange) -> None:
+        await exchange.read_body()
+        named = b"<Error><Code>PermanentRedirect</Code></Error>"
+        await exchange.answer(301, named, headers={"x-amz-bucket-region": "eu-west-1", "Location": "http://other/"})
+
+    async with ScriptedServer([elsewhere]) as server, s3_on(server) as store:
+        await store.put("k", BODY)
+    first, second = server.exchanges
+    assert "/us-east-1/s3/" in first.headers["authorization"]
+    assert "/eu-west-1/s3/" in second.headers["authorization"]
+    assert (second.method, second.body) == ("PUT", BODY)
