@@ -7,6 +7,7 @@ whenever a put or delete may have reached the store and its fate is unknown, the
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -183,6 +184,25 @@ async def test_bodies_that_end_early_or_are_another_part_are_corrupt(cloud: Clou
         async with ScriptedServer([step]) as server, cloud.on(server) as store:
             with pytest.raises(CorruptError, match="incomplete range"):
                 await get_part(store)
+
+
+async def test_a_put_announces_exactly_what_it_sends(cloud: Cloud) -> None:
+    """The checksums are those that the definitions of CRC-64/NVME and CRC-32C name as their check."""
+    async with ScriptedServer([cloud.accepts]) as server, cloud.on(server) as store:
+        await store.put("k", memoryview(b"##123456789")[2:], if_absent=True)
+    (request,) = server.exchanges
+    assert sent_object(request) == b"123456789"
+    assert request.headers["content-length"] == str(len(request.body))
+    assert cloud.condition in f"{request.target} {json.dumps(request.headers)}"
+    if cloud.name == "azure":
+        checksum = base64.b64decode(request.headers["x-ms-content-crc64"])
+        assert int.from_bytes(checksum, "little") == 0xAE8B14860A799888
+        assert (request.method, request.headers["x-ms-blob-type"]) == ("PUT", "BlockBlob")
+    else:
+        told = json.loads(request.body.split(b"\r\n\r\n", 2)[1].split(b"\r\n--")[0])
+        assert base64.b64decode(told["crc32c"]) == (0xE3069283).to_bytes(4, "big")
+        assert request.method == "POST"
+    assert request.headers.keys().isdisjoint({"expect", "transfer-encoding", "content-encoding"})
 
 
 async def test_a_body_that_was_altered_on_the_way_is_never_acknowledged(cloud: Cloud) -> None:

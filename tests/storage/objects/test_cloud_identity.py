@@ -164,25 +164,26 @@ async def test_a_token_goes_with_each_request_and_is_renewed_before_it_expires(
         assert parse_qs(issuer.exchanges[0].body.decode())["subject_token"] == ["federated token"]
 
 
+@pytest.mark.parametrize("cloud", ["azure", "google"])
 async def test_a_token_that_was_good_and_is_refused_is_replaced(
-    issuer: ScriptedServer, identity: Identity, monkeypatch: pytest.MonkeyPatch
+    cloud: str, issuer: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a key of the service account was rotated. A token that is refused at once is a wrong identity."""
-    machine_of_google(issuer, monkeypatch)
-    clock = now()
+    (managed_identity if cloud == "azure" else machine_of_google)(issuer, monkeypatch)
+    clock, accepts = now(), azure_accepts if cloud == "azure" else google_accepts
 
     async def unauthorized(exchange: Exchange) -> None:
         await exchange.read_body()
         await exchange.answer(401, b"{}")
 
-    async with ScriptedServer([google_accepts, unauthorized, google_accepts, unauthorized]) as bucket:
-        store = google_store(bucket.url, clock)
+    async with ScriptedServer([accepts, unauthorized, accepts, unauthorized]) as bucket:
+        store = azure_store(bucket.url, clock) if cloud == "azure" else google_store(bucket.url, clock)
         await store.put("k", b"1")
         clock.jump(61)
         with pytest.raises(UnavailableError):
             await store.put("k", b"2")
         await store.put("k", b"2")
-        with pytest.raises(InvalidError, match="check=the service account"):
+        with pytest.raises(InvalidError, match=r"check=the (service account|identity)"):
             await store.put("k", b"3")
         await store.close()
         assert [each.headers["authorization"][-1] for each in bucket.exchanges] == ["1", "1", "2", "2"]
