@@ -22,6 +22,7 @@ from tests.torture.faults import BUCKET_FAULTS, KINDS, schedule
 from tests.torture.report import print_outcome
 from tests.torture.run import TortureOutcome, TorturePlan, torture
 from tests.torture.small_disk import SmallDisk, why_missing
+from tests.torture.unlistable import RECORDING_S, Loss, unlistable
 
 PYTHON_CLIENTS = ("aiokafka", "confluent")
 
@@ -78,6 +79,18 @@ def test_an_offset_that_is_listed_without_bytes_stands_for_one_record_as_often_a
     assert len(check(acknowledged, read, report.listed(acknowledged, read)).lost) == 1
     report.nowhere[0, 1] += 1
     assert check(acknowledged, read, report.listed(acknowledged, read)).offences == []
+
+
+def test_only_what_a_killed_agent_alone_knew_may_be_missing_and_unlisted() -> None:
+    names = [Name("a", 0, number) for number in range(4)]
+    heard = dict(zip(names, (9.0, 11.0, 14.0, 30.0), strict=True))
+    loss, acknowledged = Loss(10.0, 15.0), {name: name.number for name in names}
+    assert unlistable(heard, [loss], []) == unlistable(heard, [loss], [9.5, 15.1 + RECORDING_S]) == set()
+    assert unlistable(heard, [loss], [12.0]) == {names[1]}
+    assert unlistable(heard, [loss], [16.0]) == {names[1], names[2]}
+    verdict = check(acknowledged, [Read(0, 0, "a/0/0")], {names[2]}, {names[1], names[2]})
+    assert verdict.lost == ["lost: value=a/0/3 offset=3"]
+    assert (verdict.lost_and_listed, verdict.lost_with_agent) == (1, 1)
 
 
 def test_another_record_at_the_offset_of_a_lost_one_is_fine_and_a_kept_one_elsewhere_is_not() -> None:

@@ -52,6 +52,8 @@ class TortureVerdict:
     """Read, though their clients never heard so: fine."""
     lost_and_listed: int = 0
     """Acknowledged, lost by Postgres, and in the report of what it lost: fine."""
+    lost_with_agent: int = 0
+    """Acknowledged, lost by Postgres, and unlisted because an agent was killed before it wrote down what it knew."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
@@ -66,10 +68,13 @@ class TortureVerdict:
 
 
 def check(
-    acknowledged: Mapping[Name, int], read: Sequence[Read], listed: Collection[Name] = frozenset()
+    acknowledged: Mapping[Name, int],
+    read: Sequence[Read],
+    listed: Collection[Name] = frozenset(),
+    unlistable: Collection[Name] = frozenset(),
 ) -> TortureVerdict:
     """`acknowledged`: the offset that each was acknowledged at, or NOWHERE. `read` holds each partition in order.
-    `listed`: what may be missing, if it is."""
+    `listed`: what may be missing, if it is. `unlistable`: what may be missing and not listed."""
     verdict = TortureVerdict(read=len(read))
     found: dict[Name, int] = {}
     next_offset: Counter[int] = Counter()
@@ -95,9 +100,12 @@ def check(
             verdict.misplaced.append(f"at another offset: value={value} told={acknowledged[name]} offset={offset}")
     missing = {name: offset for name, offset in acknowledged.items() if name not in found}
     verdict.lost = [
-        f"lost: value={name.value()} offset={offset}" for name, offset in missing.items() if name not in listed
+        f"lost: value={name.value()} offset={offset}"
+        for name, offset in missing.items()
+        if name not in listed and name not in unlistable
     ]
-    verdict.lost_and_listed = len(missing) - len(verdict.lost)
+    verdict.lost_and_listed = sum(name in listed for name in missing)
+    verdict.lost_with_agent = len(missing) - len(verdict.lost) - verdict.lost_and_listed
     verdict.unacknowledged = len(found.keys() - acknowledged.keys())
     return verdict
 

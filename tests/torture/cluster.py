@@ -94,6 +94,8 @@ class TortureCluster:
         self.agents: dict[str, ProxiedAgent] = {}
         self._busy = {name: asyncio.Lock() for name in self.proxies}
         self.injected: Counter[str] = Counter()
+        self.kills: list[float] = []
+        """When an agent was killed, of the loop's clock."""
 
     async def __aenter__(self) -> TortureCluster:
         async with AsyncExitStack() as started:
@@ -199,6 +201,7 @@ class TortureCluster:
     async def _strike_process(self, fault: Fault) -> None:
         match fault.kind:
             case "kill":
+                self.kills.append(asyncio.get_running_loop().time())
                 await self.agents[fault.target].kill()
                 await asyncio.sleep(fault.seconds)
                 await self.agents[fault.target].start()

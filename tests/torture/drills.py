@@ -21,6 +21,7 @@ from tests.torture.commands import Commands
 from tests.torture.moved_address import move_address
 from tests.torture.proxy import FaultProxy
 from tests.torture.small_disk import SmallDisk
+from tests.torture.unlistable import Loss
 
 LOSES = ("promote_async", "split", "moved_address", "same_timeline", "restore_base", "restore_volume", "restore_dump")
 KEEPS = ("postgres_kill", "terminate", "disk_full", "promote_sync")
@@ -59,6 +60,7 @@ class PostgresDrills:
     ) -> None:
         self.current = "primary"
         self.offences: list[str] = []
+        self.losses: list[Loss] = []
         self.starts: Callable[[], Sequence[int]] = lambda: [0] * len(links)
         """How often each agent was started."""
         self.on_behind: Callable[[], Awaitable[None]] | None = None
@@ -98,7 +100,10 @@ class PostgresDrills:
 
     async def strike(self, drill: Drill) -> None:
         """Do it; return when it is over."""
+        begun = asyncio.get_running_loop().time()
         await self._does[drill.kind](drill.seconds)
+        if drill.kind in LOSES:
+            self.losses.append(Loss(begun, asyncio.get_running_loop().time()))
 
     def connect(self, links: Sequence[FaultProxy] | None = None) -> None:
         """Send agents to the current server; connections to another one are reset."""

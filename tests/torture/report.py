@@ -47,7 +47,10 @@ def print_outcome(outcome: TortureOutcome) -> None:
     )
     if outcome.plan.drills:
         listed = outcome.listed
-        print(f"postgres   lost and listed {verdict.lost_and_listed}, snapshots held {outcome.snapshots_held}")
+        print(
+            f"postgres   lost and listed {verdict.lost_and_listed}, lost with a killed agent {verdict.lost_with_agent},"
+            f" snapshots held {outcome.snapshots_held}"
+        )
         print(
             f"           listed by audit --lost: {listed.files:,} files, {listed.records:,} records,"
             f" {listed.certain:,} of them certain; offsets without bytes {listed.nowhere.total():,}"

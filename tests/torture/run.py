@@ -24,6 +24,7 @@ from tests.torture.progress import Progress
 from tests.torture.reading import read_with_aiokafka, read_with_confluent
 from tests.torture.settled import unsettled
 from tests.torture.tracebacks import find_tracebacks
+from tests.torture.unlistable import unlistable
 from tests.torture.writers import DELIVERY_MS, Report, Writer, installed
 
 TOPIC = "torture"
@@ -171,7 +172,9 @@ async def _torture(
         progress.step("listing what Postgres lost")
         await asyncio.sleep(SETTLE_MS / 1000)  # until then a file of an old primary looks like one under way
         outcome.listed = await cluster.commands.lost(cluster.drills.url)
-    outcome.verdict = check(acknowledged, first, outcome.listed.listed(acknowledged, first))
+    heard = {name: at for report in outcome.reports for name, at in report.heard.items()}
+    excused = unlistable(heard, cluster.drills.losses, cluster.kills)
+    outcome.verdict = check(acknowledged, first, outcome.listed.listed(acknowledged, first), excused)
     outcome.disagreements = compare(first, second)
     watching.cancel()
     await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class Report:
     sent: int = 0
     retries: int = -1
     acknowledged: dict[Name, int] = field(default_factory=dict)
+    heard: dict[Name, float] = field(default_factory=dict)
+    """When each was acknowledged, in seconds of time.monotonic()."""
     failed: dict[Name, str] = field(default_factory=dict)
     implied: int = 0
     """Records that the client took for stored because a later batch was: they have no offset."""
@@ -80,7 +83,8 @@ class Report:
         """Take one line of the writer's output."""
         match line.split(maxsplit=3):
             case ["ack", partition, number, offset]:
-                self.acknowledged[Name(self.producer, int(partition), int(number))] = int(offset)
+                name = Name(self.producer, int(partition), int(number))
+                self.acknowledged[name], self.heard[name] = int(offset), time.monotonic()
             case ["fail", partition, number, reason]:
                 self.failed[Name(self.producer, int(partition), int(number))] = reason
             case ["over", *_]:
