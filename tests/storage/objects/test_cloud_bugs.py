@@ -5,6 +5,7 @@ Fault model: that of the tests that are run again.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -158,3 +159,5 @@ async def test_a_token_that_is_not_replaced_is_found(
     a_refused_token_stays(patch)
     with pytest.raises(InvalidError, match="status=401"):
         await identities.test_a_token_that_was_good_and_is_refused_is_replaced(name, issuer, monkeypatch)
+    under_way = [task for task in asyncio.all_tasks() if "_renew" in repr(task.get_coro())]
+    await asyncio.gather(*under_way)  # else a thread asks an identity that is gone, again and again
