@@ -12,6 +12,7 @@ Source: Kafka's GROUP_MAX_SIZE_REACHED, for a group that takes no more members.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,9 @@ MEMBER_BYTES = 1024
 """What a member uses besides its texts and bytes, about."""
 PROMISED_BYTES = 256
 """A promised id besides its text, about."""
+SAVES_AT_ONCE = 8
+"""Groups that are encoded and stored at once. A change of topics, or the end of a delay, may change all of them, and
+each encoded one is as large as the group: the others wait as they are."""
 NO_ADDRESS = ""
 """Bytes that are no client's alone."""
 
@@ -59,6 +63,8 @@ class GroupMemory:
         """By group and address, since the group was measured last."""
         self._joined_by_address: Counter[str] = Counter()
         self._joined_total = 0
+        self.storing = asyncio.Semaphore(SAVES_AT_ONCE)
+        """Held while a group is encoded and stored."""
 
     @property
     def in_use_bytes(self) -> int:

@@ -303,7 +303,7 @@ class HeldGroups:
     # -- saves
 
     async def _save(self, held: Held, group: CoordinatedGroup, save: Save) -> None:
-        async with held.saves:
+        async with held.saves, self.memory.storing:
             if not self.is_current(held) or held.group is not group:
                 return
             record, code = save.state.record(), ErrorCode.none

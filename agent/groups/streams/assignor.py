@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.agent.groups.members.member import Partitions
-from headrace.agent.groups.streams.topology import other_role, task_key, task_of
+from headrace.agent.groups.streams.topology import is_standby, other_role, task_key
+from headrace.metastore.keys import split_partition_key
 
 NAME = "sticky"
 
@@ -97,8 +98,11 @@ class _Assignment:
 
     def __init__(self, workers: Sequence[TaskMember], task_counts: Sequence[tuple[int, bool]], standbys: int) -> None:
         self._standbys = standbys
-        self._active = [task_key(number, at) for number, (count, _) in enumerate(task_counts) for at in range(count)]
-        self._stateful = [key for key in self._active if task_counts[task_of(key).subtopology][1]]
+        self._active, self._stateful = list[int](), list[int]()
+        for number, (count, is_stateful) in enumerate(task_counts):
+            tasks = [task_key(number, at) for at in range(count)]
+            self._active += tasks
+            self._stateful += tasks if is_stateful else ()
         total = len(self._active) + len(self._stateful) * standbys
         self._active_quota = _Quota(len(self._active), len(workers))
         self._quota = _Quota(total, len(workers))
@@ -112,7 +116,7 @@ class _Assignment:
             process.join(worker.member_id)
             self._home[worker.member_id] = process
             for key in worker.before:
-                if task_of(key).is_standby:
+                if is_standby(key):
                     self._was_standby.setdefault(other_role(key), []).append(worker.member_id)
                 else:
                     self._was_active[key] = worker.member_id
@@ -125,10 +129,10 @@ class _Assignment:
                 self._assign_standbys()
         return {member_id: frozenset(keys) for member_id, keys in self._given.items()}
 
-    def _give(self, member_id: str, task: int, *, is_standby: bool = False) -> None:
+    def _give(self, member_id: str, task: int, *, as_standby: bool = False) -> None:
         count = self._home[member_id].take(member_id, task)
-        self._given[member_id].add(other_role(task) if is_standby else task)
-        if not is_standby:
+        self._given[member_id].add(other_role(task) if as_standby else task)
+        if not as_standby:
             self._active_quota.took(count)
         self._quota.took(count)
 
@@ -159,7 +163,7 @@ class _Assignment:
                 if member_id is None:
                     rest.append((task, self._standbys - number))
                     break
-                self._give(member_id, task, is_standby=True)
+                self._give(member_id, task, as_standby=True)
         queue = self._queue()
         for task, count in sorted(rest, reverse=True):
             for _ in range(count):
@@ -180,7 +184,7 @@ class _Assignment:
         found = queue[0][2] if queue else None
         if found is not None:
             heapq.heappop(queue)
-            self._give(found.least_loaded(), task, is_standby=True)
+            self._give(found.least_loaded(), task, as_standby=True)
             passed.append((found.load, found.name, found))
         for each in passed:
             heapq.heappush(queue, each)
@@ -212,5 +216,5 @@ class _Assignment:
 
 def _by_partition(key: int) -> tuple[int, int]:
     """Return the order in which tasks of the same partition are together: a member gets them together."""
-    task = task_of(key)
-    return task.partition, task.subtopology
+    number, partition = split_partition_key(key)
+    return partition, number

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headrace.agent.groups.members.membership import MemberRoster
 from headrace.agent.groups.members.reconciliation import OwnerHeartbeat, OwnerMember
-from headrace.agent.groups.streams.topology import Topology, other_role, task_of
+from headrace.agent.groups.streams.topology import Topology, is_standby, other_role, task_of
 from headrace.agent.limits.client_memory import ENTRY_BYTES, text_bytes
 
 
@@ -96,7 +96,7 @@ class StreamsRoster(MemberRoster[StreamsMember]):
         """Return whether the task is not free for a member of this process. What the process itself is giving up is
         not free, either.
         """
-        if task_of(key).is_standby:
+        if is_standby(key):
             return self._process_of(other_role(key)) == process_id or self._has_standby(key, process_id)
         return key in self._active or self._has_standby(other_role(key), process_id)
 
@@ -110,7 +110,7 @@ class StreamsRoster(MemberRoster[StreamsMember]):
     def _note(self, member: StreamsMember) -> None:
         super()._note(member)
         for key in member.holds:
-            if task_of(key).is_standby:
+            if is_standby(key):
                 self._standby[key][member.process_id] += 1
                 continue
             holder = self._active.setdefault(key, member.member_id)
@@ -119,7 +119,7 @@ class StreamsRoster(MemberRoster[StreamsMember]):
     def _forget(self, member: StreamsMember) -> None:
         super()._forget(member)
         for key in member.holds:
-            if not task_of(key).is_standby:
+            if not is_standby(key):
                 del self._active[key]
                 continue
             processes = self._standby[key]

@@ -83,6 +83,14 @@ def _save(member: StreamsMember, target: Partitions) -> _SavedMember:
     epochs: dict[int, set[int]] = {}
     for key, epoch in member.since.items():
         epochs.setdefault(epoch, set()).add(key)
+    known = dict[Partitions, PartitionsByTopic]()
+
+    def listed(keys: Partitions) -> PartitionsByTopic:
+        """A stable member has the tasks of its target, all since one epoch."""
+        if keys not in known:
+            known[keys] = by_topic(keys)
+        return known[keys]
+
     return _SavedMember(
         member.member_id,
         member.rack_id,
@@ -96,10 +104,10 @@ def _save(member: StreamsMember, target: Partitions) -> _SavedMember:
         member.epoch,
         member.previous_epoch,
         member.state,
-        by_topic(member.assigned),
-        by_topic(member.to_revoke),
-        {epoch: by_topic(frozenset(epochs[epoch])) for epoch in sorted(epochs)},
-        by_topic(target),
+        listed(member.assigned),
+        listed(member.to_revoke),
+        {epoch: listed(frozenset(epochs[epoch])) for epoch in sorted(epochs)},
+        listed(target),
     )
 
 
@@ -121,6 +129,17 @@ def _load(saved: _SavedMember) -> StreamsMember:
         endpoint=None if saved.endpoint is None else QueryEndpoint(*saved.endpoint),
         client_tags=saved.client_tags,
     )
+
+
+def saved_group(data: bytes) -> SavedStreamsGroup:
+    """Return what a coordinator stored. Errors as decode_saved."""
+    return decode_saved(data, SavedStreamsGroup, "streams group", FORMAT)
+
+
+def configured_among(topology: Topology, topics: Mapping[str, TopicImage]) -> ConfiguredTopology:
+    """Return what the topology means among these topics. InvalidTopologyError for one that no topics fit."""
+    names = (name for name in topology.required_topics if name in topics)
+    return configure(topology, {name: undeleted_count(topics[name]) for name in names})
 
 
 class Judged(NamedTuple):
@@ -175,7 +194,7 @@ class StreamsGroupMembership(OwnerMembership[StreamsMember]):
         if known is not None and known.topology is topology and known.digest == digest:
             configured = known.configured
         else:
-            configured = configure(topology, {name: undeleted_count(topic) for name, topic in found.items()})
+            configured = configured_among(topology, found)
         self._judged = Judged(topology, topics, digest, configured)
         return self._judged
 
@@ -302,7 +321,7 @@ class StreamsGroupMembership(OwnerMembership[StreamsMember]):
 
     def restore(self, now: float, record: GroupRecord) -> None:
         """Continue where the last coordinator was: the same epochs and tasks, new sessions."""
-        state = decode_saved(record.data, SavedStreamsGroup, "streams group", FORMAT)
+        state = saved_group(record.data)
         self.target.group_epoch, self.target.epoch = state.group_epoch, state.target_epoch
         self.topology, self._digest, self._validated_epoch = state.topology, state.digest, state.validated_epoch
         self._standbys, self.endpoint_epoch = state.standbys, state.endpoint_epoch

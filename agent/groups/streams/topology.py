@@ -199,6 +199,11 @@ def task_of(key: int) -> StreamsTask:
     return StreamsTask(number // 2, partition, bool(number % 2))
 
 
+def is_standby(key: int) -> bool:
+    """Return the role that the key of a task says."""
+    return bool(key >> PARTITION_BITS & 1)
+
+
 def other_role(key: int) -> int:
     """Return the key of the same task in the other role."""
     return key ^ 1 << PARTITION_BITS

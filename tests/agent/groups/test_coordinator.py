@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic import saved
+from headrace.agent.groups.group_memory import SAVES_AT_ONCE
 from headrace.agent.groups.held_groups import IDLE_SECONDS
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.life.numbers import NUMBER_BITS, epoch_floor
@@ -231,3 +232,25 @@ async def test_a_group_on_a_real_metastore(metastore: PostgresMetastore) -> None
     assert answer == {"orders": {0: 0}}
     await second.requests.close()
     await second.cluster.stop()
+
+
+async def test_few_groups_are_encoded_at_once(world: GroupsWorld) -> None:
+    """However many change: each that is encoded uses as much memory again."""
+    cluster = world.home.cluster
+    holders = {name: cluster.coordinator(name) for name in map(str, range(8 * SAVES_AT_ONCE))}
+    names = [name for name, holder in holders.items() if holder is not None and holder.node_id == cluster.node_id]
+    assert len(names) > 2 * SAVES_AT_ONCE
+    joined = [(name, await world.home.join(name, version=3)) for name in names]
+    await world.clock.settle()
+    world.groups.calls.clear()
+    world.groups.gates["save_group"] = gates = [asyncio.Event() for _ in names]
+    syncing = [
+        asyncio.create_task(world.home.sync(name, each.member_id, 1, {each.member_id: b"all"})) for name, each in joined
+    ]
+    opened = list(gates)
+    await world.clock.settle()
+    assert world.groups.calls["save_group"] == SAVES_AT_ONCE
+    for gate in opened:
+        gate.set()
+    assert {answer.error_code for answer in await asyncio.gather(*syncing)} == {0}
+    assert world.groups.calls["save_group"] == len(names)
