@@ -22,6 +22,7 @@ from headrace.cli.doctor.bucket_facts import BucketFacts, judge_backup, verdict_
 from headrace.cli.doctor.deadline import in_time
 from headrace.cli.doctor.findings import Area, Finding, of_postgres
 from headrace.cli.doctor.links import examine as examine_links
+from headrace.cli.doctor.streams import examine as examine_streams
 from headrace.config.addresses import is_object_store
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
@@ -276,6 +277,7 @@ async def _examine(settings: Settings, facts: BucketFacts | None, clock: Clock, 
         if settings.bucket:
             found.append(judge_own_bucket(await metastore.life.known_bucket(), bucket_address(settings.bucket)))
         found += await examine_links(metastore, image, clock.wall_ms())
+        found += await examine_streams(metastore, image, clock)
         if facts is not None:
             found += await _compared(metastore, facts, in_force, clock)
     except HeadraceError as error:

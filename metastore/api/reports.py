@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.files import FileState
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import Extent
 
@@ -88,6 +89,13 @@ class AgentLease(NamedTuple):
     node_id: int
     metadata_offset: int
     last_contact_ms: int
+
+
+class StoredGroup(NamedTuple):
+    """`data`: what its coordinator stored last, in the coordinator's own format."""
+
+    group_id: str
+    data: bytes
 
 
 class ConsumerLag(NamedTuple):
@@ -171,3 +179,6 @@ class ReportApi(Protocol):
 
     async def agent_leases(self) -> list[AgentLease]:
         """One of each registered agent, by node id."""
+
+    async def stored_groups(self, kind: GroupKind, after: str, limit: int) -> list[StoredGroup]:
+        """The next groups of this kind with members, by id; a scan of all groups."""

@@ -21,6 +21,7 @@ from headrace.metastore.api.reports import (
     JobCount,
     JobStatus,
     Statistics,
+    StoredGroup,
     TopicSize,
 )
 from headrace.metastore.postgres.reports import queries
@@ -39,6 +40,7 @@ VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
     (queries.file_levels, FileLevel),
     (queries.list_agent_leases, AgentLease),
     (queries.consumer_lags, ConsumerLag),
+    (queries.stored_groups, StoredGroup),
     (queries.topic_sizes, TopicSize),
 ]
 EXTENTS = """

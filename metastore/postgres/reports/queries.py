@@ -46,6 +46,7 @@ def _table(name: str, columns: str) -> TableClause:
 
 agents = _table("agents", "node_id")
 agent_leases = _table("agent_leases", "node_id metadata_offset last_contact_at")
+consumer_groups = _table("consumer_groups", "group_id kind state saved")
 extents = _table(
     "extents",
     "partition_key base_offset last_offset file_id position length leader_epoch max_timestamp appended_at",
@@ -309,6 +310,24 @@ def list_agent_leases() -> Select[Any]:
         select(lease.node_id, lease.metadata_offset, func.to_ms(lease.last_contact_at).label("last_contact_ms"))
         .join(agents, agents.c.node_id == lease.node_id)
         .order_by(lease.node_id)
+    )
+
+
+def stored_groups() -> Select[Any]:
+    """The next groups of a kind with members, by id, as they are stored. Cost: a scan of the groups, and the bytes of
+    those returned.
+    """
+    group = consumer_groups.c
+    return (
+        select(group.group_id, group.saved.label("data"))
+        .where(
+            group.kind == bindparam("kind", type_=Text()),
+            group.state != literal_column("'Empty'"),
+            group.saved != literal_column("''::bytea", LargeBinary()),
+            group.group_id > bindparam("after", type_=Text()),
+        )
+        .order_by(group.group_id)
+        .limit(LIMIT)
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import psycopg
 
 from headrace.metastore.api.files import FileState
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import (
     AgentLease,
@@ -30,6 +31,7 @@ from headrace.metastore.api.reports import (
     PartitionName,
     ProducerStatus,
     Statistics,
+    StoredGroup,
     TopicSize,
 )
 from headrace.metastore.postgres.address import parsed
@@ -71,6 +73,7 @@ _DESCRIBE_PRODUCERS = ReportQuery("describe_producers")
 _STATISTICS = ReportQuery("statistics")
 _FILE_LEVELS = ReportQuery("file_levels")
 _AGENT_LEASES = ReportQuery("list_agent_leases")
+_STORED_GROUPS = ReportQuery("stored_groups")
 
 
 class PostgresReports(PostgresNoun):
@@ -130,6 +133,10 @@ class PostgresReports(PostgresNoun):
 
     async def agent_leases(self) -> list[AgentLease]:
         return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.readers)]
+
+    async def stored_groups(self, kind: GroupKind, after: str, limit: int) -> list[StoredGroup]:
+        rows = await _STORED_GROUPS.rows(self.readers, kind=kind.value, after=after, limit=limit)
+        return [StoredGroup(*row) for row in rows]
 
 
 _COUNT_TOPIC_EXTENTS = ReportQuery("count_topic_extents")
