@@ -13,7 +13,6 @@ import pytest
 
 from headrace.cli.console.access import CONTENT_SECURITY_POLICY
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
-from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.protocol.client.cluster import KafkaCluster
 from headrace.protocol.client.transport import client_config
@@ -36,13 +35,11 @@ from tests.cli.console.scene import (
     ORDERS,
     PAUSE_REASON,
     PAYMENTS,
-    REPORTS,
     SECONDS_MAX,
     Member,
     console_of,
 )
 from tests.forked_cluster import ForkedCluster
-from tests.share_member import ShareMember
 
 NOWHERE = "127.0.0.1:1"
 
@@ -236,37 +233,6 @@ def test_nothing_from_data_is_html(pages: PlainBrowser, cluster: DevServer) -> N
     for answer in answers:
         assert "<img src=x" not in answer.text
         assert "<script>" not in answer.text
-
-
-def test_a_groups_page_has_members_and_lag(pages: PlainBrowser, cluster: DevServer) -> None:
-    page = pages.get("/groups").text
-    assert page.index(f"/group?name={BILLING}") < page.index(f"/group?name={REPORTS}")
-    page = pages.get("/group", name=BILLING).text
-    assert 'class="n">28</td>' in page, "40 offsets, and 12 are committed"
-    assert f"/records?topic={ORDERS}&amp;partition=0&amp;start=offset&amp;at=12" in page
-    with Member(cluster.bootstrap, "reads", [ORDERS], "reader-7"):
-        page = pages.get("/group", name="reads").text
-        assert "reader-7" in page
-        assert f"{ORDERS}:0" in page
-    assert pages.get("/group", name="no such group").status == 404
-
-
-def test_a_share_groups_page_has_start_offsets_lag_and_members(pages: PlainBrowser, cluster: DevServer) -> None:
-    name = "share-page"
-    assert main(["configs", "set", "share.auto.offset.reset=earliest", "--group", name, "-b", cluster.bootstrap]) == 0
-    with ShareMember(cluster.bootstrap, name, PAYMENTS, client_id="worker-3") as worker:
-        done = told(lambda: worker.poll(1_000), lambda records: bool(records))
-        assert worker.acknowledge(done[:5])
-        page = pages.get("/group", name=name).text
-        assert "worker-3" in page
-        assert "Start offsets" in page
-        assert f"{PAYMENTS}:0" in page
-        assert ">share<" in page
-        assert "Committed" not in page
-    page = pages.get("/groups", q=name).text
-    assert f"/group?name={name}" in page
-    assert f'class="n">{ORDER_COUNT - 5}</td>' in page
-    assert f'<option value="{PAYMENTS}">' in pages.get("/reset-offsets", group=name).text
 
 
 def test_a_reset_is_previewed(pages: PlainBrowser) -> None:
