@@ -7,25 +7,37 @@ throttles.
 
 from __future__ import annotations
 
+import os
+import random
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import ContainerClient
 
+from headrace.config.declared import declared
 from headrace.config.free_ports import free_ports
+from headrace.config.load import load
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 from tests.tools import AZURITE, FAKE_GCS, why_missing
 
 ACCOUNT, CONTAINER, GCS_BUCKET = "devstoreaccount1", "headrace-contract", "headrace-contract"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The key of every Azurite, which its documentation names."""
 IN_MEMORY = "--inMemoryPersistence"
+KEYS = {"AZURE_STORAGE_KEY": KEY, "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}
+"""The environment of processes that reach an emulator by azure.endpoint or gcs.endpoint: nothing else asks for it."""
 
 
 def azurite_command(directory: Path, port: int, options: Sequence[str] = ()) -> list[str]:
@@ -122,3 +134,73 @@ def fake_gcs_url() -> Iterator[str]:
     ):
         patch.setenv("STORAGE_EMULATOR_HOST", url)
         yield url
+
+
+@pytest.fixture(scope="session")
+def cloud_keys() -> Iterator[None]:
+    """KEYS, for processes that start from now on."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            if name not in os.environ:  # an emulator may run already
+                patch.setenv(name, value)
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class CloudBucket:
+    """An empty place on an emulator. `settings`, by their dotted names, reach it from processes that have KEYS."""
+
+    settings: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        return self.settings["bucket"]
+
+    @property
+    def port(self) -> int:
+        """The emulator's."""
+        (endpoint,) = (value for name, value in self.settings.items() if name.endswith(".endpoint"))
+        port = urlsplit(endpoint).port
+        assert port is not None
+        return port
+
+    @property
+    def flags(self) -> list[str]:
+        """Return them for a command."""
+        return [part for name, value in self.settings.items() for part in (f"--{name.replace('.', '-')}", value)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return them for a process, with KEYS."""
+        return KEYS | {declared()[name].environment: value for name, value in self.settings.items()}
+
+    def open(self) -> ObjectStore:
+        """A store, under all decorators."""
+        options = StoreOptions.of(load(environ={}, flags=self.settings))
+        return open_store(self.url, options, clock=SystemClock(), rng=random.Random(1))
+
+    def at(self, port: int) -> CloudBucket:
+        """The same behind another port."""
+        before, after = f"127.0.0.1:{self.port}", f"127.0.0.1:{port}"
+        return CloudBucket({name: value.replace(before, after) for name, value in self.settings.items()})
+
+
+ON_CLOUDS = [
+    pytest.param(name, marks=[pytest.mark.slow, pytest.mark.requirement("X15")]) for name in ("azure", "google")
+]
+"""The names that bucket_of takes, as parameters of slow tests."""
+
+
+def bucket_of(cloud: str, request: pytest.FixtureRequest) -> CloudBucket:
+    """A new place; skips where the emulator is not installed. The test's folder knows azurite_url and fake_gcs_url."""
+    if cloud == "azure":
+        url = request.getfixturevalue("azurite_url")
+        return CloudBucket({"bucket": f"az://{ACCOUNT}/{CONTAINER}/{uuid.uuid4()}", "azure.endpoint": url})
+    url = request.getfixturevalue("fake_gcs_url")
+    return CloudBucket({"bucket": f"gs://{GCS_BUCKET}/{uuid.uuid4()}", "gcs.endpoint": url})
+
+
+@pytest.fixture(params=ON_CLOUDS)
+def cloud_bucket(request: pytest.FixtureRequest) -> CloudBucket:
+    """A new place on each emulator, for slow tests."""
+    return bucket_of(request.param, request)

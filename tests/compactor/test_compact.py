@@ -15,6 +15,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.metastore.sessions import session
 from tests.overlay import Overlay
 from tests.storage.batches import plain_batch
@@ -25,6 +26,7 @@ def batch(value: bytes, count: int = 1, **options: object) -> bytes:
     return encode_batch(records, base_offset=0, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("world", ["memory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("W9", "W10")
 async def test_two_levels_keep_every_record_and_drop_every_dead_batch(world: CompactionWorld) -> None:
     a, b = await world.topic("t", 2)

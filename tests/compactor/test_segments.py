@@ -16,6 +16,7 @@ from headrace.storage.file_id import new_file_id
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.segment_world import DAY, DELETED, DELETING, FINISHED, HOUR, STARTED, SegmentWorld
 from tests.compactor.stores import FailingStore, PausingStore
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.metastore.sessions import delete, session, set_for_cluster
 from tests.overlay import Overlay
 
@@ -33,6 +34,7 @@ async def test_a_normal_upload(world: SegmentWorld) -> None:
     await world.check_references()
 
 
+@pytest.mark.parametrize("world", ["memory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("R4.2", "R11")
 async def test_another_lease_during_an_upload(world: SegmentWorld) -> None:
     keys = await world.filled()

@@ -37,7 +37,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.errors import UnavailableError
-from headrace.storage.file_id import SEGMENTS, object_key
+from headrace.storage.file_id import SEGMENTS, new_file_id, object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.supervision import Supervisor
 from tests.agent.fetch.fetch_world import NEVER_SEEN
@@ -45,6 +45,7 @@ from tests.compactor.leftovers import end_leftovers
 from tests.compactor.test_compact import batch
 from tests.compactor.test_resume_janitor import supersede
 from tests.compactor.world import LEASE_MS, CompactionWorld
+from tests.fixtures_clouds import ON_CLOUDS, CloudBucket, azurite_url, bucket_of, fake_gcs_url
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import move_time, rows, session
@@ -62,6 +63,7 @@ from headrace.compactor.spark.driver import tasks_at_a_time  # noqa: E402
 from headrace.compactor.spark.parts import split  # noqa: E402
 from headrace.compactor.spark.source import PlanReader, Task  # noqa: E402
 
+__all__ = ["azurite_url", "fake_gcs_url"]
 REPOSITORY = Path(__file__).parents[2]
 SPARK_SECONDS = 300
 SWEPT_SECONDS = 2 * sweeper.MIN_AGE_MS / 1000
@@ -81,10 +83,11 @@ class HasEnvironment(Protocol):
 class SparkWorld(CompactionWorld):
     """A bucket that Spark's own processes reach too."""
 
-    def __init__(self, metastore: PostgresMetastore, url: str, bucket: Path) -> None:
+    def __init__(self, metastore: PostgresMetastore, url: str, bucket: Path, cloud: CloudBucket | None = None) -> None:
         super().__init__(metastore, url)
         self.bucket = bucket
-        self.store = DirectoryStore(bucket, SystemClock())  # type: ignore[assignment]
+        self._place = {"HEADRACE_BUCKET": bucket.as_uri()} if cloud is None else cloud.environment
+        self.store = DirectoryStore(bucket, SystemClock()) if cloud is None else cloud.open()  # type: ignore[assignment]
         self.service = self.new_service()
 
     @property
@@ -92,7 +95,7 @@ class SparkWorld(CompactionWorld):
         """Environment for Spark's driver and executors."""
         return {
             "HEADRACE_METASTORE_URL": self.url,
-            "HEADRACE_BUCKET": self.bucket.as_uri(),
+            **self._place,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
@@ -149,13 +152,18 @@ def s3_environment(server: str, prefix: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[SparkWorld]:
+async def world(
+    metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[SparkWorld]:
+    """In a directory, or on the emulator that an indirect parameter names."""
     with_keys(metastore_url)
-    world = SparkWorld(metastore, metastore_url, tmp_path)
+    cloud = getattr(request, "param", "directory")
+    world = SparkWorld(metastore, metastore_url, tmp_path, None if cloud == "directory" else bucket_of(cloud, request))
     await world.begin()
     await write_cluster_id(world.store, metastore.cluster_id)
     yield world
     await world.service.close()
+    await world.store.close()
 
 
 @pytest.mark.slow
@@ -205,6 +213,7 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", ["directory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("W10")
 async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> None:
     keys = await world.fill("t")
@@ -222,6 +231,12 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert any(line.startswith(summary) for line in lines), output.decode()
     began = next(number for number, line in enumerate(lines) if "job started" in line)
     assert not [line for line in lines[began:] if " INFO " in line and "headrace" not in line], "only its own"
+
+    orphan = object_key(new_file_id(1, world.rng))
+    await world.store.put(orphan, b"named by no row")
+    await world.sweep(SWEPT_SECONDS)
+    assert await world.objects() == await world.named()
+    assert [await world.records(key) for key in keys] == before
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Compaction on a real Postgres, with a bucket in memory: helpers of its tests.
+"""Compaction on a real Postgres, with a bucket in memory or another one: helpers of its tests.
 
 Fault model: `FaultyBucket` loses the answer of a put, fails or hides objects on demand; nothing else here
 misbehaves by itself. Records are read back through the real Fetch handler of an agent that knows nothing.
@@ -24,6 +24,7 @@ from headrace.jobs.runner import JobHandler
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import split_sent
@@ -43,12 +44,18 @@ class CompactionWorld(PostgresWorld):
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, metastore: PostgresMetastore, url: str, seed: int = 0) -> AsyncIterator[Self]:
-        """A world with an agent that serves, until the block ends."""
+    async def running(
+        cls, metastore: PostgresMetastore, url: str, seed: int = 0, store: ObjectStore | None = None
+    ) -> AsyncIterator[Self]:
+        """A world with an agent that serves, until the block ends. `store`: a bucket that is not in memory."""
         world = cls(metastore, url, seed)
+        if store is not None:
+            world.store = store  # type: ignore[assignment]
+            world.service = world.new_service()
         await world.begin()
         yield world
         await world.service.close()
+        await world.store.close()
 
     async def extents(self, *keys: int) -> list[Extent]:
         """Return what the metastore says of these partitions, whole."""

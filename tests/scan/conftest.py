@@ -8,15 +8,22 @@ from pathlib import Path
 import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
+from tests.fixtures_clouds import azurite_url, bucket_of, fake_gcs_url
 from tests.metastore.sql_sources import Throwaway
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 
+__all__ = ["azurite_url", "fake_gcs_url"]
+
 
 @pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    """Files in a directory."""
-    async with ScanWorld.opened(metastore, metastore_url, tmp_path) as world:
+async def world(
+    metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[ScanWorld]:
+    """Files in a directory, or on the emulator that an indirect parameter names."""
+    cloud = getattr(request, "param", "directory")
+    bucket = None if cloud == "directory" else bucket_of(cloud, request)
+    async with ScanWorld.opened(metastore, metastore_url, tmp_path, bucket) as world:
         yield world
 
 

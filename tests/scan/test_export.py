@@ -24,8 +24,10 @@ from headrace.scan.export.run import STATE_KEY, Exporter, ExportOptions, ExportS
 from headrace.scan.read import SplitReader
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch.fetch_world import NEVER_SEEN
+from tests.fixtures_clouds import ON_CLOUDS, bucket_of
 from tests.spark.world import ScanWorld, records
 from tests.storage.altered_reads import reads_of
 from tests.storage.batches import plain_batch
@@ -70,7 +72,7 @@ async def export(world: ScanWorld, target: MemoryStore, **options: Any) -> int:
     return rows
 
 
-async def exported(target: MemoryStore) -> list[dict[str, Any]]:
+async def exported(target: ObjectStore) -> list[dict[str, Any]]:
     """The rows of all files, with the date of their folder."""
     rows = []
     async for info in target.list_objects("date="):
@@ -79,7 +81,7 @@ async def exported(target: MemoryStore) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
-async def check(world: ScanWorld, target: MemoryStore) -> None:
+async def check(world: ScanWorld, target: ObjectStore) -> None:
     """The files have what a consumer reads, each record once and under its date."""
     rows = await exported(target)
     consumed = await world.consumed("orders")
@@ -289,3 +291,21 @@ async def test_the_command(world: ScanWorld, tmp_path: Path, capsys: pytest.Capt
     assert "bucket is not set (--bucket)" in capsys.readouterr().err
     assert await asyncio.to_thread(main, [*whole, "--topic", "ordres"]) == 1
     assert "topic does not exist: topic=ordres" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("world", ON_CLOUDS, indirect=True)
+async def test_the_command_from_a_bucket_on_a_cloud_to_another(
+    world: ScanWorld, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = await world.topic("orders", 2)
+    for number in range(3):
+        await world.commit((a, records(number * 90_000)), (b, records(number, 2)))
+    lake = bucket_of("azure" if world.place["bucket"].startswith("az:") else "google", request)
+    place = {name.replace(".", "-"): value for name, value in world.options.items()}
+    flags = [part for name, value in place.items() for part in (f"--{name}", value)]
+    target = lake.open()
+    for rows in (15, 0):
+        assert await asyncio.to_thread(main, ["export", "--topic", "orders", "--to", lake.url, *flags]) == 0
+        assert f"exported {rows} records" in capsys.readouterr().out
+    await check(world, target)
+    await target.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures_clouds import azurite_url, cloud_keys, fake_gcs_url
 from tests.fixtures_s3 import aws_credentials, real_s3_url
 from tests.house.needs import require
 from tests.java_program import FLAGS
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from tests.spark.world import ScanWorld
     from tests.tables.world import Tables
 
-__all__ = ["aws_credentials", "real_s3_url", "thrown_away", "world"]
+__all__ = ["aws_credentials", "azurite_url", "cloud_keys", "fake_gcs_url", "real_s3_url", "thrown_away", "world"]
 
 
 @pytest.fixture(scope="package")
-def spark(aws_credentials: None) -> Iterator[SparkSession]:
-    """Two tasks at a time, each tried twice. Its workers inherit this process's environment."""
+def spark(aws_credentials: None, cloud_keys: None) -> Iterator[SparkSession]:
+    """Two tasks at a time, each tried twice. Its workers inherit this process's environment, with the buckets' keys."""
     pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     require("java")
     from pyspark.sql import SparkSession

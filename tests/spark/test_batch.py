@@ -14,6 +14,7 @@ from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.records.compression import Codec
 from tests.agent.fetch.fetch_world import NEVER_SEEN
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.fixtures_s3 import BUCKET
 from tests.spark.world import TIME_MS, ScanWorld, records, seen
 from tests.storage.batches import plain_batch
@@ -34,6 +35,7 @@ async def refusal(make: Callable[[], Any]) -> str:
     return str(failed.value)
 
 
+@pytest.mark.parametrize("world", ["directory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("X6.1")
 async def test_rows_are_what_a_consumer_reads(world: ScanWorld, spark: Any) -> None:
     a, b, c = await world.topic("orders", 3)

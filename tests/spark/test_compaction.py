@@ -1,6 +1,6 @@
 """Spark merges files as the local worker does: the same records and extents, also if every task fails once.
 
-On a real S3 server; random histories, the same for both.
+On a real S3 server and on emulators of Azure and Google; random histories, the same for both.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headrace.storage.records.compression import Codec
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS
+from tests.fixtures_clouds import bucket_of
 from tests.fixtures_s3 import BUCKET
 from tests.metastore.segment_keys import with_keys
 from tests.spark.cleaning_world import SparkCleaningWorld
@@ -43,20 +44,29 @@ LIMITS = MergeLimits(file_bytes=1 << 20)
 
 @pytest.fixture
 async def world(
-    metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, spark: SparkSession, real_s3_url: str
+    metastore: PostgresMetastore,
+    metastore_url: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[SparkCleaningWorld]:
+    """On S3, or on the emulator that an indirect parameter names."""
     from tests.compactor.test_spark import s3_environment
 
     kept = dict(spark.sparkContext.environment)
-    prefix = str(uuid.uuid4())
     with_keys(metastore_url)
     world = SparkCleaningWorld(metastore, metastore_url, tmp_path, spark)
-    options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=real_s3_url, region="us-east-1", path_style=True)
-    world.use(S3Store(options, SystemClock()), world.environment | s3_environment(real_s3_url, prefix))
+    if (cloud := getattr(request, "param", "s3")) == "s3":
+        prefix, url = str(uuid.uuid4()), request.getfixturevalue("real_s3_url")
+        options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=url, region="us-east-1", path_style=True)
+        world.use(S3Store(options, SystemClock()), world.environment | s3_environment(url, prefix))
+    else:
+        bucket = bucket_of(cloud, request)
+        world.use(bucket.open(), world.environment | bucket.environment)
     await world.begin()
     yield world
     await world.service.close()
-    await world.store.close()  # type: ignore[attr-defined]
+    await world.store.close()
     spark.sparkContext.environment.clear()
     spark.sparkContext.environment.update(kept)
 
@@ -112,8 +122,14 @@ async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) ->
 @pytest.mark.requirement("W9", "W10")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "seed"),
-    [("KilledSource", 1), ("FlakySource", 2)],
+    ("world", "fault", "seed"),
+    [
+        ("s3", "KilledSource", 1),
+        ("s3", "FlakySource", 2),
+        pytest.param("azure", "FlakySource", 4, marks=pytest.mark.requirement("X15")),
+        pytest.param("google", "KilledSource", 5, marks=pytest.mark.requirement("X15")),
+    ],
+    indirect=["world"],
 )
 async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWorld, fault: str, seed: int) -> None:
     """Each task's Python worker is killed once, or raises, after its files are stored."""

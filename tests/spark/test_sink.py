@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.spark.streams import run_to_end
 from tests.spark.world import ScanWorld, has_admission_control, seen
 
@@ -36,6 +37,7 @@ async def refused(work: Callable[[], Any]) -> str:
     return str(failed.value)
 
 
+@pytest.mark.parametrize("world", ["directory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("X6.3")
 async def test_a_consumer_reads_what_was_written(world: ScanWorld, spark: Any) -> None:
     await world.topic("orders", 3)
@@ -142,6 +144,7 @@ async def copy_stream(world: ScanWorld, spark: Any, place: Path) -> None:
     run()
 
 
+@pytest.mark.parametrize("world", ["directory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("X6.3")
 async def test_a_stream_writes_each_batch_once(world: ScanWorld, spark: Any, tmp_path: Path) -> None:
     """A driver that was killed after its commit runs the batch again; so it looks without Spark's own commit file. Then

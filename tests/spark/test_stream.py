@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.spark.streams import SPARK_SECONDS, run_to_end
 from tests.spark.world import ScanWorld, has_admission_control, records, seen
 
@@ -34,6 +35,7 @@ async def available_now(world: ScanWorld, spark: Any, place: Path, **options: An
     return await asyncio.to_thread(run)
 
 
+@pytest.mark.parametrize("world", ["directory", *ON_CLOUDS], indirect=True)
 @pytest.mark.requirement("X6.2")
 async def test_restarts_and_new_partitions_bring_every_row_once(world: ScanWorld, spark: Any, tmp_path: Path) -> None:
     keys = await world.topic("orders", 2)

@@ -19,12 +19,13 @@ from headrace.metastore.log.snapshot import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
-from headrace.storage.file_id import SEGMENTS
+from headrace.storage.file_id import SEGMENTS, file_id_of
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from tests.compactor.test_compact_faults import run_janitor
 from tests.compactor.world import CompactionWorld
+from tests.fixtures_clouds import CloudBucket
 from tests.metastore.sessions import move_time, session
 
 if TYPE_CHECKING:
@@ -58,27 +59,34 @@ class SeenRow(NamedTuple):
 class ScanWorld(CompactionWorld):
     """Its `options` are those of a reader."""
 
-    def __init__(self, metastore: PostgresMetastore, url: str, bucket: Path, seed: int = 0) -> None:
+    def __init__(
+        self, metastore: PostgresMetastore, url: str, bucket: Path, seed: int = 0, cloud: CloudBucket | None = None
+    ) -> None:
+        """Its files are in the directory `bucket`, or on an emulator."""
         super().__init__(metastore, url, seed)
         self.bucket = bucket
-        self.store = DirectoryStore(bucket, SystemClock())  # type: ignore[assignment]
+        self.place = {"bucket": bucket.as_uri()} if cloud is None else dict(cloud.settings)
+        self.store = DirectoryStore(bucket, SystemClock()) if cloud is None else cloud.open()  # type: ignore[assignment]
         self.service = self.new_service()
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, metastore: PostgresMetastore, url: str, folder: Path) -> AsyncIterator[ScanWorld]:
-        """A world with an agent, and a bucket in `folder` that has the cluster's id."""
-        world = cls(metastore, url, folder / "bucket")
+    async def opened(
+        cls, metastore: PostgresMetastore, url: str, folder: Path, cloud: CloudBucket | None = None
+    ) -> AsyncIterator[ScanWorld]:
+        """A world with an agent, and a bucket, in `folder` or on an emulator, that has the cluster's id."""
+        world = cls(metastore, url, folder / "bucket", cloud=cloud)
         await world.begin()
         await write_cluster_id(world.store, metastore.cluster_id)
         try:
             yield world
         finally:
             await world.service.close()
+            await world.store.close()
 
     @property
     def options(self) -> dict[str, str]:
-        return {"metastore.url": self.url, "bucket": self.bucket.as_uri()}
+        return {"metastore.url": self.url, **self.place}
 
     def frame(self, spark: SparkSession, **options: Any) -> DataFrame:
         """A batch read."""
@@ -123,7 +131,8 @@ class ScanWorld(CompactionWorld):
 
     async def orphans(self) -> set[uuid.UUID]:
         """Objects without a row."""
-        return self.files() - (await self.file_rows()).keys()
+        stored = {file_id_of(info.key) async for info in self.store.list_objects(SEGMENTS)}
+        return stored - (await self.file_rows()).keys()
 
     async def pass_time(self, seconds: float) -> None:
         """Let the metastore's clock be so far ahead of the machine's; the agent knows it then."""

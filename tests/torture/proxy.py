@@ -100,6 +100,11 @@ class FaultProxy:
         return len(self._links)
 
     @property
+    def has_swallowed(self) -> bool:
+        """Whether a connection is half open."""
+        return any(link.is_half_open for link in self._links)
+
+    @property
     def fault(self) -> str:
         """The fault that reigns until it is changed; empty for none."""
         return self._fault
