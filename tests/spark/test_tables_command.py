@@ -14,9 +14,13 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
+from headrace.config.declared import declared
+from headrace.config.load import load
+from headrace.tables.catalog import CatalogAddress
+from tests.fixtures_clouds import ON_CLOUDS
 from tests.house.needs import require
 from tests.java_program import FLAGS
-from tests.spark.world import ScanWorld
+from tests.spark.world import ScanWorld, records
 from tests.tables.test_spark import ROWS, check, sql
 from tests.tables.world import Tables
 
@@ -27,15 +31,18 @@ SECONDS_MAX = 600
 class Command:
     """Runs it with the settings of one world."""
 
-    def __init__(self, world: ScanWorld, tables: Tables) -> None:
+    def __init__(self, world: ScanWorld, tables: Tables, warehouse: str = "") -> None:
+        """`warehouse`: where the tables' files are, if not where the world's catalog has them."""
         self.log = tables.folder / "spark.log"
         options = " ".join(FLAGS)
-        self.environment = os.environ | {
-            "HEADRACE_METASTORE_URL": world.url,
-            "HEADRACE_BUCKET": world.bucket.as_uri(),
-            "HEADRACE_TABLES_CATALOG_NAME": "test",
-            "HEADRACE_TABLES_CATALOG_URI": tables.failing.properties["uri"],
-            "HEADRACE_TABLES_WAREHOUSE": tables.failing.properties["warehouse"],
+        settings = world.options | {
+            "tables.catalog.name": "test",
+            "tables.catalog.uri": tables.catalog_uri,
+            "tables.warehouse": warehouse or tables.failing.properties["warehouse"],
+        }
+        self.settings = load(environ={}, flags=settings)
+        self.environment = os.environ | {declared()[name].environment: value for name, value in settings.items()}
+        self.environment |= {
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] --conf spark.ui.enabled=false --driver-java-options '{options}'"
@@ -65,6 +72,20 @@ class Command:
 def tables(world: ScanWorld, tmp_path: Path) -> Tables:
     require("java")
     return Tables(world, tmp_path / "iceberg")
+
+
+@pytest.mark.parametrize("world", ON_CLOUDS, indirect=True)
+async def test_bucket_and_warehouse_are_on_a_cloud(world: ScanWorld, tables: Tables, cloud_keys: None) -> None:
+    """The executors read and write there. What they write is read by this process."""
+    a, b = await world.topic("orders", 2)
+    command = Command(world, tables, f"{world.place['bucket']}-lake")
+    tables.catalog = await asyncio.to_thread(CatalogAddress.of(command.settings).open)
+    await tables.create("orders", layout=["day"])
+    for number in range(6):
+        await world.commit((a, records(40_000 * number)), (b, records(number, 2)))
+    assert "failed=0" in await asyncio.to_thread(command.run)
+    assert command.lines("written by spark")
+    await tables.check()
 
 
 @pytest.mark.needs("iceberg-spark")

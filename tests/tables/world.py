@@ -110,9 +110,11 @@ class Tables:
     def open_catalog(self) -> FailingCatalog | FailingRestCatalog:
         if self.rest_url:
             return FailingRestCatalog("test", uri=self.rest_url)
-        return FailingCatalog(
-            "test", uri=f"sqlite:///{self.folder}/catalog.db", warehouse=(self.folder / "warehouse").as_uri()
-        )
+        return FailingCatalog("test", uri=self.catalog_uri, warehouse=(self.folder / "warehouse").as_uri())
+
+    @property
+    def catalog_uri(self) -> str:
+        return self.rest_url or f"sqlite:///{self.folder}/catalog.db"
 
     @property
     def failing(self) -> Failing:
