@@ -13,10 +13,12 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
 
 from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -24,7 +26,16 @@ from headrace.metastore.postgres.installation import find_installation
 from headrace.storage.file_id import SEGMENTS
 from headrace.storage.objects.store import ObjectStore
 from tests.agent_process import AgentUnderTest, ended_agent
-from tests.fixtures_clouds import CloudBucket, azurite_url, cloud_bucket, fake_gcs_url
+from tests.fixtures_clouds import (
+    ACCOUNT,
+    CONTAINER,
+    KEY,
+    CloudBucket,
+    azurite_url,
+    bucket_of,
+    cloud_bucket,
+    fake_gcs_url,
+)
 from tests.kafka_clients import KafkaClients
 
 __all__ = ["azurite_url", "cloud_bucket", "fake_gcs_url"]
@@ -195,3 +206,31 @@ def test_another_clusters_place_is_refused(place: Place, capsys: pytest.CaptureF
         assert f"the metastore has its files in {fresh.url}" in seen["cluster bucket"][1]
     finally:
         other.lose()
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize(("denied", "operation"), [("read", "get"), ("write", "put"), ("list", "list")])
+def test_a_right_that_is_missing_is_named_at_the_start(
+    denied: str,
+    operation: str,
+    postgres_server: EmbeddedPostgres,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Azure: the other emulator checks no identity. The right to delete is looked for by the doctor only."""
+    place = Place(postgres_server, bucket_of("azure", request))
+    try:
+        assert main(["storage", "format", "-t", CLUSTER, *place.flags()]) == 0
+        rights = {right: right != denied for right in ("read", "write", "list", "delete")}
+        sas = generate_account_sas(
+            ACCOUNT, KEY, ResourceTypes(service=True, container=True, object=True), AccountSasPermissions(**rights),
+            datetime.now(UTC) + timedelta(hours=1),
+        )  # fmt: skip
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", sas)
+        said = place.refusal(place.bucket)
+    finally:
+        place.lose()
+    assert f"store refused: operation={operation} bucket={ACCOUNT}/{CONTAINER}" in said
+    assert "check=the role of this identity: it needs Storage Blob Data Contributor on the container" in said
+    assert sas.partition("sig=")[2] not in said
