@@ -6,8 +6,8 @@ forgot because the metastore went back, or began a new life. No reader waits for
 Invariant: what is found damaged is sent until the metastore has it: an unavailable metastore delays it. The same
 damage is sent at most every REPEAT_S, however many readers meet it, and at most PENDING_MAX extents wait: what does
 not fit is found again by the next reader. Of forgotten extents, only those that were committed and fed are written.
-They, and small files of theirs that the agent has in memory, are put into the bucket with insistence (insistent.py);
-what an agent that is killed has not written makes the list of lost records shorter, not wrong.
+They, and small files of theirs that the agent has in memory, are put into the bucket with insistence
+(storage/insistent.py); what an agent that is killed has not written makes the list of lost records shorter, not wrong.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from headrace.agent.insistent import InsistentPuts
 from headrace.metastore.api.compaction import CompactionApi, DamagedExtent, DamageKind, FoundDamage
 from headrace.metastore.api.read import DataExtent, Extent
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import is_inline, object_key
+from headrace.storage.insistent import InsistentPuts
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Piece
 

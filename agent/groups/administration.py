@@ -27,14 +27,15 @@ from kio.schema.offset_delete.v0.response import OffsetDeleteResponsePartition, 
 from headrace.agent.access.authorization.access import FULL_ACCESS
 from headrace.agent.access.authorization.operations import AclResource
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.coordinators import refusals as refusals_of
 from headrace.agent.groups.group_values import CONSUMER
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.offsets.judged_offsets import resolve
 from headrace.agent.limits.client_texts import storable
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
+from headrace.metastore.api.groups import EMPTY, GroupApi, GroupKind, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
@@ -42,7 +43,6 @@ from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownEr
 
 logger = logging.getLogger(__name__)
 
-EMPTY = "Empty"
 GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
 """Those that ACLs do not allow are removed in agent/access/authorization."""
 _WORTH_A_QUERY = 3

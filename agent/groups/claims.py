@@ -12,11 +12,14 @@ before that. If the process ends, its registration does, and all its claims with
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.agent.limits.client_texts import is_long, may_be_stored
@@ -60,6 +63,23 @@ DOUBT_SECONDS = 600.0
 LOOK_SECONDS = 5.0
 DOUBTS_MAX = 100
 """Beyond this, the oldest are not looked at: after an outage with many groups, looks must not be a load."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A group that this agent has claimed."""
+
+    group: CoordinatedGroup
+    epoch: int
+    broker_epoch: int
+    used_at: float
+    state_name: str
+    """The state that was counted last."""
+    is_empty: bool
+    """Whether it is stored as a group without members."""
+    wake_at: float | None = None
+    saves: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commits: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class GroupClaims:

@@ -1,13 +1,12 @@
 """The groups that this agent holds: claimed, restored, kept in time, stored, released. Of any kind.
 
 Place: under classic/coordinator.py, consumer/coordinator.py and offsets/; above the metastore's GroupApi.
-Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and
-registration it was claimed with. No other agent can claim it before this one released it or lost its lease,
-by a count that began before the heartbeat was sent: so two agents never both answer from memory.
-All saves carry the claim's epoch, so that a successor's claim fences those that are still on their
-way. Saves of one group are stored in order.
-If the process crashes, the next coordinator claims the group once the lease ran out, and restores what was
-stored last; requests that waited here end with their connections, and clients send them to the successor.
+Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and registration it was
+claimed with. No other agent can claim it before this one released it or lost its lease, by a count that began before
+the heartbeat was sent: so two agents never both answer from memory. All saves carry the claim's epoch, so that a
+successor's claim fences those that are still on their way. Saves of one group are stored in order.
+If the process crashes, the next coordinator claims the group once the lease ran out, and restores what was stored last;
+requests that waited here end with their connections, and clients send them to the successor.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims, NewGroups
+from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims, Held, NewGroups
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory, MeasuredGroups
-from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, GroupState, Reply, Save
+from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Reply, Save
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES
@@ -48,23 +46,6 @@ GROUPS_MAX = 10_000
 """Above this number, or above IDLE_GROUPS_BYTES, the least recently used groups without members are released."""
 RELEASED_AT_ONCE = 100
 """The number of groups that are released in one step."""
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A group that this agent has claimed."""
-
-    group: CoordinatedGroup
-    epoch: int
-    broker_epoch: int
-    used_at: float
-    state_name: str
-    """The state that was counted last."""
-    is_empty: bool
-    """Whether it is stored as a group without members."""
-    wake_at: float | None = None
-    saves: asyncio.Lock = field(default_factory=asyncio.Lock)
-    commits: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class HeldGroups:
@@ -254,7 +235,7 @@ class HeldGroups:
         group.epochs_from(epoch_floor(life_of_number(claim.coordinator_epoch)))
         if len(self._held) >= GROUPS_MAX or self.memory.idle_bytes > IDLE_GROUPS_BYTES:
             self._drop_idle()
-        is_empty = record is None or record.state == GroupState.EMPTY.value
+        is_empty = record is None or record.is_empty
         held = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name, is_empty)
         self._held[group_id] = held
         self._metrics.loaded.inc()
@@ -303,19 +284,12 @@ class HeldGroups:
     # -- saves
 
     async def _save(self, held: Held, group: CoordinatedGroup, save: Save) -> None:
-        async with held.saves, self.memory.storing:
+        async with held.saves:
             if not self.is_current(held) or held.group is not group:
                 return
-            record, code = save.state.record(), ErrorCode.none
-            is_empty = record.state == GroupState.EMPTY.value
+            code = ErrorCode.none
             try:
-                if held.is_empty and not is_empty and group.keeps_offsets:
-                    code = await self._new_groups.may_have_members(group.group_id)
-                if code is ErrorCode.none and not self.is_current(held):
-                    code = ErrorCode.not_coordinator
-                if code is ErrorCode.none:
-                    await self.api.save_group(group.group_id, held.epoch, record)
-                    held.is_empty = is_empty
+                code = await self._before_members(held, group, save) or await self._store(held, group, save)
             except FencedError:
                 self._metrics.saves_failed.inc()
                 self.drop(held)
@@ -325,6 +299,21 @@ class HeldGroups:
                 code = ErrorCode.coordinator_not_available
         if held.group is group:
             self.perform(held, group.saved(self._clock.monotonic(), save.revision, code))
+
+    async def _before_members(self, held: Held, group: CoordinatedGroup, save: Save) -> ErrorCode:
+        """NONE once the group may have members, if this is its first: maybe after seconds, for a link's source."""
+        if held.is_empty and group.keeps_offsets and not save.state.record().is_empty:
+            return await self._new_groups.may_have_members(group.group_id)
+        return ErrorCode.none
+
+    async def _store(self, held: Held, group: CoordinatedGroup, save: Save) -> ErrorCode:
+        async with self.memory.storing:
+            if not self.is_current(held) or held.group is not group:
+                return ErrorCode.not_coordinator
+            record = save.state.record()
+            await self.api.save_group(group.group_id, held.epoch, record)
+            held.is_empty = record.is_empty
+            return ErrorCode.none
 
     def _note_state(self, held: Held) -> None:
         if held.group.state_name != held.state_name:

@@ -79,17 +79,25 @@ class GroupKind(enum.Enum):
     STREAMS = "streams"
 
 
+EMPTY = "Empty"
+
+
 class GroupRecord(NamedTuple):
     """A group as it is stored."""
 
     kind: GroupKind
     state: str
-    """Kafka's name of it. "Empty" starts the retention of the group's offsets; any other state stops it."""
+    """Kafka's name of it. EMPTY starts the retention of the group's offsets; any other state stops it."""
     protocol_type: str
     subscribed: tuple[str, ...] | None
     """Names of the topics that the members consume; their offsets stay. None: not known, all stay."""
     data: bytes
     """The coordinator's own; agent/groups/classic/saved.py."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it has no members."""
+        return self.state == EMPTY
 
 
 class GroupClaim(NamedTuple):

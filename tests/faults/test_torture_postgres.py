@@ -73,7 +73,7 @@ def test_an_acknowledged_record_may_be_missing_only_if_it_is_listed() -> None:
     assert check(acknowledged, read, listed | {Name("a", 0, 2)}).offences == []
 
 
-def test_an_offset_that_is_listed_without_bytes_stands_for_one_record_as_often_as_it_is_listed() -> None:
+def test_each_listing_of_an_offset_without_bytes_excuses_one_record() -> None:
     acknowledged = {Name("a", 0, 0): 0, Name("a", 0, 1): 1, Name("b", 0, 0): 1, Name("c", 0, 0): 1}
     report, read = LostReport(nowhere=Counter({(0, 1): 1, (1, 1): 1})), [Read(0, 0, "a/0/0"), Read(0, 1, "c/0/0")]
     assert len(check(acknowledged, read, report.listed(acknowledged, read)).lost) == 1

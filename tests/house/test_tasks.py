@@ -31,7 +31,7 @@ ACCOUNTED = {
     "agent/fetch/files/read.py": {"load_ahead": SHORT},
     "agent/fetch/index/feed.py": {"_pause": AWAITED},
     "agent/fetch/loss_notes.py": {"note": SHORT},
-    "agent/insistent.py": {"start": SHORT},
+    "storage/insistent.py": {"start": SHORT},
     "agent/fetch/share/handlers.py": {"_return": SHORT},
     "agent/fetch/offsets/offset_requests.py": {"_begin_call": SHARED},
     "agent/fetch/waiters.py": {"wait": AWAITED},

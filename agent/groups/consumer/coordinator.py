@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.group import ConsumerGroup
@@ -32,7 +33,7 @@ from headrace.agent.groups.consumer.rules import ASSIGNORS, ConsumerGroupRules, 
 from headrace.agent.groups.consumer.topics import Gate, GroupTopics, children_to_begin, is_valid
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import client_host
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, PartitionsHandler, fault_in_ids
 from headrace.agent.groups.members.member import (
     JOIN_EPOCH,

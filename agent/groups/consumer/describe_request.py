@@ -10,10 +10,11 @@ from kio.schema.consumer_group_describe.v1.response import Assignment, Described
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.members import ConsumerMember
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.describe_request import DescribeHandler, fields_of
 from headrace.agent.groups.members.member import assignment
 from headrace.protocol.typed import Schema

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
 from headrace.agent.groups.administration import GROUP_OPERATIONS, GroupAdministration
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.group_values import is_legal_group_id
-from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.members.member import GroupMember
 from headrace.agent.groups.members.member_group import MemberGroup
 from headrace.agent.limits.work_slices import WorkSlices

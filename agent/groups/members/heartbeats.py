@@ -23,8 +23,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.group_values import GroupEffect
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.member import JOIN_EPOCH, MemberHeartbeat, MemberHeartbeatAnswer, Partitions
 from headrace.agent.groups.members.member_group import MemberGroup
 from headrace.agent.limits.client_texts import storable

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.coordinated import FIRST_COMMIT_WITH_MEMBER_EPOCH, CoordinatedGroup
 from headrace.agent.groups.group_values import MemberRef
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits

@@ -4,7 +4,7 @@ Place: filled when a group is released; written when another server becomes the
 metastore, when another life of it begins, and when the agent stops (metastore/life/recorded_shares.py).
 Invariant: only states that Postgres said it had stored. An object of a life replaces the one before, so it has all that
 this agent wanted to write of that life and has not yet. What is not written, because the agent is killed or the bucket
-fails for minutes (insistent.py), makes the list of lost acknowledgements shorter, not wrong.
+fails for minutes (storage/insistent.py), makes the list of lost acknowledgements shorter, not wrong.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
-from headrace.agent.insistent import InsistentPuts
 from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.api.groups import ShareState
 from headrace.metastore.life.numbers import life_of_number
 from headrace.metastore.life.recorded_shares import RecordedShares, agent_writer, write_recorded
 from headrace.storage.clock import Clock
+from headrace.storage.insistent import InsistentPuts
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)

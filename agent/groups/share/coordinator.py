@@ -18,8 +18,9 @@ from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatReque
 from kio.schema.share_group_heartbeat.v1.response import Assignment, TopicPartitions
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.group_values import client_host
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, PartitionsHandler, fault_in_ids, is_blank
 from headrace.agent.groups.members.member import (
     JOIN_EPOCH,

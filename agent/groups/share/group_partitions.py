@@ -18,7 +18,8 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.claims import Held
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.share.group import SHARE_PARTITION_BYTES, ShareGroup
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition

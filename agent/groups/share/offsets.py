@@ -40,17 +40,17 @@ from kio.schema.describe_share_group_offsets.v1.response import (
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.administration import EMPTY, GroupAdministration
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.group_values import is_legal_group_id
-from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.offsets.judged_offsets import ResolvedTopics, resolve
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.limits.work_slices import WorkSlices
-from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.api.groups import EMPTY, GroupApi
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage

@@ -20,8 +20,9 @@ from functools import partial
 import msgspec
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.group_memory import NO_ADDRESS
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions, ShareLogs, ShareWaiter

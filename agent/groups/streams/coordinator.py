@@ -19,10 +19,11 @@ from kio.schema.streams_group_heartbeat.v0 import response as messages
 from kio.schema.streams_group_heartbeat.v0.request import StreamsGroupHeartbeatRequest
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import Held
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import client_host
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.members.heartbeats import HeartbeatCoordinator, HeartbeatHandler, is_blank
 from headrace.agent.groups.members.member import (
     JOIN_EPOCH,

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.agent import insistent
 from headrace.agent.fetch import loss_notes
 from headrace.agent.fetch.loss_notes import ForgottenExtents
-from headrace.agent.insistent import SAVE_S
 from headrace.metastore.api.read import Extent
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
+from headrace.storage import insistent
 from headrace.storage.errors import OutcomeUnknownError
 from headrace.storage.file_id import is_inline, new_inline_file_id, object_key
+from headrace.storage.insistent import SAVE_S
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.claims import NewGroups
+from headrace.agent.groups.group_memory import SAVES_AT_ONCE
 from headrace.agent.groups.last_offsets import WAIT_SECONDS
 from headrace.config.link_configs import LINK_RESOURCE
 from headrace.metastore.api.linked_groups import LastOffsets
@@ -158,3 +159,22 @@ async def test_a_group_that_does_not_wait_is_found(
     patch.replace(NewGroups, "may_have_members", at_once)
     with pytest.raises(AssertionError):
         await test_no_member_is_stored_before_the_last_offsets_are_copied(world, home, links, fake_clock)
+
+
+async def test_groups_that_wait_for_a_link_hold_up_no_other(
+    world: GroupsWorld, home: Coordinating, links: Links, fake_clock: ManualClock
+) -> None:
+    """Else a source that is slow would stop what the coordinator stores of all groups."""
+    links.answer = LastOffsets.OLDER
+    holders = {name: world.coordinator(name) for name in (f"g{number}" for number in range(8 * SAVES_AT_ONCE))}
+    waiting = [name for name, holder in holders.items() if holder is home][: SAVES_AT_ONCE + 1]
+    assert len(waiting) > SAVES_AT_ONCE
+    joining = [asyncio.ensure_future(home.only_member(name)) for name in waiting]
+    await fake_clock.advance(1.0)
+    assert len(links.asked) == len(waiting)
+    own = next(name for name in ("a", "b", "c", "d", "e", "f") if world.coordinator(name) is home)
+    await asyncio.wait_for(home.only_member(own), 10.0)
+    assert not any(each.done() for each in joining)
+    links.answer = LastOffsets.DONE
+    await fake_clock.advance(1.0)
+    await asyncio.gather(*joining)

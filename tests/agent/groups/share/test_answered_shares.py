@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from headrace.agent import insistent
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.metastore.api.groups import ShareState
 from headrace.metastore.life.recorded_shares import read_recorded
+from headrace.storage import insistent
 from headrace.storage.errors import OutcomeUnknownError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo

@@ -1,6 +1,6 @@
 """Puts into the bucket of what only this agent knows, when a life of the metastore is over or the agent stops.
 
-Place: under fetch/loss_notes.py and groups/share/answered.py. No client waits for these puts.
+Place: under the agent's fetch/loss_notes.py and groups/share/answered.py. No client waits for these puts.
 Invariant: a put that fails is repeated for SAVE_S, and once more when the agent stops: an agent that is killed before
 takes away what it knew. A put may come twice, so it must be one that replaces itself.
 """
