@@ -51,6 +51,8 @@ VERSION = "2023-11-03"
 SCOPE = "https://storage.azure.com/.default"
 SIGNED_S = 3600.0
 """How long a signature by an account key is good."""
+LONGER_PAGE = 5
+"""So many times as many keys as elsewhere are in one listing."""
 KEY_VARIABLE, SAS_VARIABLE = "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"
 
 
@@ -205,7 +207,7 @@ class AzureClient:
             body,
             size,
             changes=method in _CHANGING,
-            limit=OBJECT_BYTES_MAX if operation == "get" else ANSWER_BYTES_MAX,
+            limit=OBJECT_BYTES_MAX if operation == "get" else LONGER_PAGE * ANSWER_BYTES_MAX,
         )
         answer = await self._http.send(request)
         if answer.status in _DONE:
