@@ -1,6 +1,8 @@
-"""494 requests of eight real clients: headers, and bodies of every API that Headrace has a row for."""
+"""505 requests of eight real clients: headers, and bodies of every API that Headrace has a row for."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import pytest
 from kio.schema.request_header.v2.header import RequestHeader
@@ -25,8 +27,8 @@ def _name(vector: Vector) -> str:
 
 
 def test_the_vectors_are_all_there() -> None:
-    assert len(vectors()) == 494
-    assert len({(v.api_key, v.version) for v in vectors()}) == 148
+    assert len(vectors()) == 505
+    assert len({(v.api_key, v.version) for v in vectors()}) == 150
     never_captured = {
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.FETCH_SNAPSHOT,
@@ -37,8 +39,6 @@ def test_the_vectors_are_all_there() -> None:
         ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
-        ApiKey.STREAMS_GROUP_HEARTBEAT,
-        ApiKey.STREAMS_GROUP_DESCRIBE,
     }
     assert {v.api_key for v in SERVED} == set(APIS) - never_captured
 
@@ -88,6 +88,32 @@ def _decode(vector: Vector, body: bytes) -> object:
     if vector.api_key == ApiKey.FETCH:
         return fetch_view(decode_fetch(memoryview(body), vector.version))
     return schema(vector.api_key, vector.version).decode(body)
+
+
+@pytest.mark.requirement("X16")
+@pytest.mark.parametrize("release", ["java43", "java42"])
+def test_a_thread_of_kafka_streams_joins_says_its_tasks_and_leaves(release: str) -> None:
+    """The topology is that of two words counted in pairs: two repartition topics, and state with a standby."""
+    said = [
+        schema(vector.api_key, vector.version).decode(vector.body)
+        for vector in vectors()
+        if vector.label == f"{release}.streams"
+    ]
+    first, last = said[0], said[-1]
+    assert (first.member_epoch, first.rebalance_timeout, first.active_tasks) == (0, timedelta(minutes=5), ())
+    assert (first.user_endpoint.host, first.user_endpoint.port) == ("host-1", 8080)
+    assert [(tag.key, tag.value) for tag in first.client_tags] == [("zone", "a")]
+    subtopologies = {each.subtopology_id: each for each in first.topology.subtopologies}
+    assert [subtopologies[name].source_topics for name in "012"] == [("rekeyed-left",), ("rekeyed-right",), ()]
+    joined = subtopologies["2"]
+    read = [topic.name for topic in joined.repartition_source_topics]
+    assert read == [name for each in "01" for name in subtopologies[each].repartition_sink_topics]
+    assert [sorted(group.repartition_source_topics) for group in joined.copartition_groups] == [[0, 1]]
+    assert len(joined.state_changelog_topics) == 3
+    (both,) = (each for each in said if each.standby_tasks)
+    assert {each.subtopology_id for each in both.active_tasks} == {"0", "1", "2"}
+    assert [(each.subtopology_id, sorted(each.partitions)) for each in both.standby_tasks] == [("2", [1, 2])]
+    assert (last.member_epoch, last.topology, last.active_tasks) == (-1, None, None)
 
 
 def test_an_unknown_tag_changes_nothing() -> None:
