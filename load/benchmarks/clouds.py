@@ -40,7 +40,6 @@ from tests.torture.servers import BUCKET, CREDENTIALS, NEEDS, STORES
 KIB = 1024
 PUT_SIZES, GET_SIZES = (64 * KIB, 1024 * KIB, 8192 * KIB), (1024 * KIB, 8192 * KIB)
 IN_FLIGHT = (1, 16, 64)
-"""The last not with the largest bodies: the emulators then take minutes."""
 OBJECTS = 8
 """Requests take turns over so many keys."""
 PATIENCE_S = 300.0
@@ -254,7 +253,7 @@ def benchmark(run: BenchmarkRun) -> None:
             turns = deque(clients(cloud).items())
             for operation, sizes in (("PUT", PUT_SIZES), ("GET", GET_SIZES)):
                 for size in sizes:
-                    for in_flight in IN_FLIGHT if size <= 1024 * KIB else IN_FLIGHT[:2]:
+                    for in_flight in IN_FLIGHT:
                         _rows(run, cloud, endpoint, operation, size, in_flight, turns)
                         turns.rotate(1)  # the first of a size pays for memory that the others find
 
