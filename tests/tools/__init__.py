@@ -65,6 +65,9 @@ ICEBERG_REST_JARS = TOOLS / "iceberg-rest" / f"lib-{digest(HERE / 'iceberg-rest'
 """The REST catalog of Iceberg's own tests, and the class RestCatalog that starts it."""
 KAFKA_APPS = TOOLS / f"kafka-apps-{KAFKA_VERSION}" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
+EARLIER_STREAMS = "4.2.2"
+"""The version of Kafka Streams before ours: the first with streams groups for production."""
+EARLIER_STREAMS_JARS = TOOLS / f"kafka-streams-{EARLIER_STREAMS}" / "lib"
 DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
 """Debezium's embedded engine and its connector for Postgres."""
 FLINK_JARS = TOOLS / "flink" / "lib"
@@ -249,6 +252,15 @@ ALL = {
             ("java", "javac", "mvn"),
             lambda: any(KAFKA_APPS.glob("kafka-streams-*.jar")),
             lambda: _copy_jars(HERE / "kafka-apps" / "pom.xml", KAFKA_APPS),
+            COMMAND,
+            is_nightly=True,
+        ),
+        Tool(
+            "kafka-streams-earlier",
+            f"Kafka Streams {EARLIER_STREAMS}",
+            ("java", "javac", "mvn"),
+            lambda: any(EARLIER_STREAMS_JARS.glob("kafka-streams-*.jar")),
+            lambda: _copy_jars(HERE / "kafka-streams" / "pom.xml", EARLIER_STREAMS_JARS, EARLIER_STREAMS),
             COMMAND,
             is_nightly=True,
         ),
