@@ -54,6 +54,15 @@ class SharedCluster:
         """A new process at the port of one that has ended, or is about to start."""
         return member(self._of(port), port, self.balancer.address)
 
+    def coordinator(self, kind: str) -> AgentUnderTest:
+        """Return the agent that holds a group of this kind; of those that run, once one does."""
+
+        def holders() -> list[AgentUnderTest]:
+            return [agent for agent in self.agents if agent.metric("headrace_groups", kind=kind)]
+
+        until(holders, f"no agent holds a group: kind={kind}")
+        return holders()[0]
+
     def _of(self, port: int) -> Mapping[str, object]:
         zone = self._zones.get(port)
         return self._settings if zone is None else {**self._settings, "broker.rack": zone}

@@ -73,16 +73,6 @@ class Worker(threading.Thread):
         self._member.leave()
 
 
-def _coordinator(cluster: SharedCluster) -> AgentUnderTest:
-    """Return the agent that holds the share group."""
-
-    def holders() -> list[AgentUnderTest]:
-        return [agent for agent in cluster.agents if agent.metric("headrace_groups", kind="share")]
-
-    until(holders, "no agent holds the group")
-    return holders()[0]
-
-
 @pytest.mark.slow
 @pytest.mark.requirement("X12")
 def test_the_coordinator_is_killed_in_three_zones_behind_one_address(agent_settings: dict[str, object]) -> None:
@@ -96,7 +86,7 @@ def test_the_coordinator_is_killed_in_three_zones_behind_one_address(agent_setti
             worker.start()
         produce(cluster.address, topic, range(RECORDS // 2))
         until(lambda: len(accepted) > RECORDS // 6)
-        killed = _coordinator(cluster)
+        killed = cluster.coordinator("share")
         killed.kill()
         produce(cluster.address, topic, range(RECORDS // 2, RECORDS))
         until(lambda: accepted | unsure >= set(map(str, range(RECORDS))))
@@ -111,7 +101,7 @@ def test_the_coordinator_is_killed_in_three_zones_behind_one_address(agent_setti
 
 def _coordinator_of_the_rest(cluster: SharedCluster, killed: AgentUnderTest) -> bool:
     cluster.agents.remove(killed)
-    found = _coordinator(cluster) is not killed
+    found = cluster.coordinator("share") is not killed
     cluster.agents.append(killed)
     return found
 

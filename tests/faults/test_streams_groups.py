@@ -1,6 +1,6 @@
 """The coordinator of a streams group is killed or drained: its threads go on with their tasks, without a rebalance.
 
-Fault model: SIGKILL and SIGTERM of the agent that holds the group, of two.
+Fault model: SIGKILL and SIGTERM of the agent that holds the group, of two; of three behind one address, SIGKILL.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from headrace.agent.cluster.routing import group_role, score
 from headrace.cli.main import main
 from headrace.storage.errors import UnavailableError
 from tests.agent_process import AgentUnderTest
+from tests.compat.apps.streams_run import QUICK, RECORDS, Program, Run
 from tests.compat.test_streams_answers import AT_ONCE, Asked, group_of, plan, said, sub, tasks
+from tests.faults.shared_cluster import shared_cluster
+from tests.tools import KAFKA_APPS
 from tests.waiting import until
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
@@ -86,3 +90,25 @@ def test_threads_carry_on_under_the_next_coordinator(pair: Pair, fault: str) -> 
         assert group_of(of.describe(group)[0]) == before
         of.beat(group, "a", -1)
         assert said(of.beat(group, "b", 3))["active"] == [("0", [0, 1])]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("kafka-apps")
+@pytest.mark.requirement("X3", "X16")
+def test_an_application_behind_one_address(agent_settings: dict[str, object], tmp_path: Path) -> None:
+    """Kafka Streams sees one node; each of its connections comes to any of three agents."""
+    settings = {**agent_settings, **QUICK, "linger.ms": 25, "broker.session.timeout.ms": 3_000}
+    half = RECORDS // 2
+    program = Program.compiled(tmp_path / "classes", KAFKA_APPS)
+    with shared_cluster(settings, 3) as cluster:
+        run = Run(cluster.address, "rekeyed", program, tmp_path)
+        with run.app(1) as first, run.app(2) as second:
+            run.produce(slice(0, half))
+            first.until(lambda: run.is_done(half), "the first half is done")
+            killed = cluster.coordinator("streams")
+            killed.kill()
+            cluster.agents.remove(killed)
+            run.produce(slice(half, RECORDS))
+            second.until(lambda: run.is_done(RECORDS), "the application goes on")
+            assert cluster.coordinator("streams") is not killed
+        cluster.agents.append(killed)
