@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares torture-links hostile hostile-zone hostile-small attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares torture-streams torture-links hostile hostile-zone hostile-small attacks drills operator-week flood fuzz kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -134,6 +134,9 @@ torture-transactions: setup ## a topic copied by transactions under faults, exac
 
 torture-shares: setup ## share consumers of Kafka's Java client under faults: make torture-shares SECONDS=120 [SEED=n]
 	@$(BIN)/python -m tests.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+
+torture-streams: setup tools ## an application of Kafka Streams under faults, exactly once: make torture-streams SECONDS=120 [SEED=n]
+	@$(BIN)/python -m tests.streams_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 torture-links: setup ## a link copies three nodes of Apache Kafka under kills of both sides: make torture-links SECONDS=120 [SEED=n]
 	@$(BIN)/python -m tests.links_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,1 @@
+"""An application of Kafka Streams under faults: `make torture-streams`."""
