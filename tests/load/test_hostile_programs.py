@@ -59,7 +59,7 @@ def test_each_attack_is_a_program(name: str) -> None:
         foreign_sessions.fetch(0, 0, "secret"),
         foreign_sessions.fetch(7, 1),
         share_sessions.session("m", 2),
-        streams_topologies.topologies()["a loop of 1,000"],
+        streams_topologies.join("loop", *streams_topologies.loop(10)),
         unknown_users.first_message("user"),
         fetch(1),
         long_names.request_of(1, 100),

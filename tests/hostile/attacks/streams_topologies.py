@@ -47,14 +47,18 @@ def join(group: str, *subtopologies: Any, member: str = "m") -> bytes:
     )  # fmt: skip
 
 
+def loop(count: int) -> list[Any]:
+    """Return subtopologies of which each reads what another one writes."""
+    return [_sub(str(at), (), (f"r{at}",), (f"r{(at + 1) % count}",)) for at in range(count)]
+
+
 def topologies() -> dict[str, bytes]:
     """Return the attacks, by what they are."""
     chain = [_sub("0", (TOPIC,), (), ("r1",))]
     chain += [_sub(str(at), (), (f"r{at}",), (f"r{at + 1}",)) for at in range(1, 1_000)]
-    loop = [_sub(str(at), (), (f"r{at}",), (f"r{(at + 1) % 1_000}",)) for at in range(1_000)]
     return {
         "a chain of 1,000, backwards": join("chain", *reversed(chain)),
-        "a loop of 1,000": join("loop", *loop),
+        "a loop of 1,000": join("loop", *loop(1_000)),
         "5,000 readers of one topic": join("tasks", *(_sub(str(at), (TOPIC,)) for at in range(5_000))),
         "20,010 tasks": join("more", *(_sub(str(at), (WIDE,)) for at in range(2_001))),
         "20 MB of names": join("names", _sub("0", tuple(f"{at:06d}".ljust(240, "x") for at in range(80_000)))),
