@@ -157,6 +157,8 @@ def test_from_format_to_restore(place: Place, tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
 
     first, *_ = asyncio.run(place.objects())
+    assert main(["dump-log", "--files", f"{place.bucket.url}/{first}", *place.bucket.flags]) == 0
+    assert "baseOffset: 0 " in capsys.readouterr().out
     asyncio.run(place.delete(first))
     assert main(["audit", *place.flags()]) == 1
     assert f"violation: missing file={first.rpartition('/')[2]}" in capsys.readouterr().out

@@ -36,22 +36,24 @@ PROGRAMS = find_installation().bin_dir
 """pg_dump and pg_restore of the server's version."""
 
 
-async def restore_drill(write: Callable[[str], None]) -> bool:
-    """Write the report; whether everything acknowledged before the backup is there."""
+async def restore_drill(write: Callable[[str], None], store: str = "s3") -> bool:
+    """Write the report; whether everything acknowledged before the backup is there. `store` as run_drill."""
     write("== restored: The database is lost, and a dump is restored")
-    return await _restored(write, SETTINGS, has_inline=False)
+    return await _restored(write, SETTINGS, store, has_inline=False)
 
 
 async def inline_restore_drill(write: Callable[[str], None]) -> bool:
     """Write the report of the same, with low.latency.enable for all topics; whether the dump had their small files."""
     write("== restored_inline: The same, with small files that are in the database only")
-    return await _restored(write, SETTINGS | {"low.latency.enable": True}, has_inline=True)
+    return await _restored(write, SETTINGS | {"low.latency.enable": True}, "s3", has_inline=True)
 
 
-async def _restored(write: Callable[[str], None], settings: Mapping[str, object], *, has_inline: bool) -> bool:
+async def _restored(
+    write: Callable[[str], None], settings: Mapping[str, object], store: str, *, has_inline: bool
+) -> bool:
     with tempfile.TemporaryDirectory(prefix="headrace-drill-") as place:
         os.chmod(place, 0o711)  # for Postgres, which does not run as root
-        async with TortureCluster(Path(place), 1, settings=settings, zones=ZONES) as cluster:
+        async with TortureCluster(Path(place), 1, settings=settings, zones=ZONES, store=store) as cluster:
             return await _Restore(cluster, Path(place), write, has_inline=has_inline).drill()
 
 

@@ -1,7 +1,7 @@
 """One drill: a cluster with clients, the script, and the report.
 
 Place: under `python -m tests.drills`. Three agents with the defaults of production behind proxies, a real Postgres with
-fsync, a real S3 server (tests/torture/cluster.py); two agents in zone a, one in zone b.
+fsync, a real S3 server or an emulator of another (tests/torture/cluster.py); two agents in zone a, one in zone b.
 Invariant: recovery is measured without hands: all agents are ready, and both clients make progress.
 """
 
@@ -39,9 +39,9 @@ FILLS_DISK = ("disk_full", "inline_disk_full")
 """Drills for which a small disk is mounted."""
 
 
-async def run_drill(name: str, write: Callable[[str], None]) -> bool:
+async def run_drill(name: str, write: Callable[[str], None], store: str = "s3") -> bool:
     """Write the report; whether everything recovered, each acknowledged record was read once and in order, and what
-    the drill expects was seen.
+    the drill expects was seen. `store`: one of the torture run's.
     """
     script = SCRIPTS[name]
     write(f"== {name}: {script.__doc__}")
@@ -50,7 +50,9 @@ async def run_drill(name: str, write: Callable[[str], None]) -> bool:
         fills_disk, settings = name in FILLS_DISK, SETTINGS
         if name in INLINE_DRILLS:
             settings = SETTINGS | LOW_LATENCY | INLINE_SETTINGS.get(name, {})
-        async with TortureCluster(Path(place), 1, fills_disk=fills_disk, settings=settings, zones=ZONES) as cluster:
+        async with TortureCluster(
+            Path(place), 1, fills_disk=fills_disk, settings=settings, zones=ZONES, store=store
+        ) as cluster:
             return await _Run(cluster, Path(place), write).drill(name)
 
 

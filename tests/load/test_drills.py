@@ -84,6 +84,25 @@ def test_a_drill_of_a_lost_agent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     assert "recovered without hands" in capfd.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param("azure", marks=pytest.mark.needs("azurite")),
+        pytest.param("google", marks=pytest.mark.needs("fake-gcs-server")),
+    ],
+)
+def test_drills_with_the_bucket_on_a_cloud(
+    store: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["drills", "--store", store, "bucket_unavailable", "puts_denied", "restored"])
+    assert main() == 0
+    printed = capfd.readouterr().out
+    assert printed.count("recovered without hands") == 2
+    assert "0 of them missing" in printed
+
+
 def test_a_drill_that_raises_has_failed_and_the_week_goes_on(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

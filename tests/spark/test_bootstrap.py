@@ -25,10 +25,12 @@ async def test_an_agents_address_is_enough(world: ScanWorld) -> None:
     await world.write(key, 1)
 
     def read() -> list[Any]:
-        with AgentUnderTest(world.options) as agent:
+        private = {"azure.endpoint": "https://azure.example", "gcs.endpoint": "https://google.example"}
+        with AgentUnderTest(world.options | private) as agent:
             servers = {"Kafka.Bootstrap.Servers": f"127.0.0.1:1,{agent.kafka}"}
             found = cluster_settings(servers, {"AWS_REGION": "x"})
             assert (found.metastore_url, found.bucket) == (world.url, world.bucket.as_uri())
+            assert {"azure.endpoint": found.azure_endpoint, "gcs.endpoint": found.gcs_endpoint} == private
             mine = cluster_settings(servers | {"bucket": "s3://mine", "s3.region": "there"}, {})
             assert (mine.bucket, mine.s3_region, mine.metastore_url) == ("s3://mine", "there", world.url)
             reader = HeadraceDataSource(servers | {"subscribe": "orders"}).reader(
