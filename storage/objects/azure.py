@@ -40,7 +40,7 @@ from headrace.storage.objects.store import (
 PAGE_KEYS = 5000
 """Keys per listing: Azure's limit."""
 TAGS_MAX = 1_000_000
-"""Of a listing; each of its keys has about 50."""
+"""The limit of a listing; each of its keys has about 50."""
 
 logger = logging.getLogger(__name__)
 

@@ -48,13 +48,13 @@ headers, and the part the socket does not accept is copied again (`load/benchmar
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 """A connection to a store is an order of magnitude faster; a slower one is given up and made again."""
 OBJECT_BYTES_MAX = 2 * 1024 * 1024 * 1024
-"""Of an object that is read whole: twice the largest compaction.file.bytes."""
+"""The limit of an object that is read whole: twice the largest compaction.file.bytes."""
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Of any other answer. A listing of 1,000 keys may have 7 MB: 1,024 characters each, all of them escaped."""
+"""The limit of any other answer. A listing of 1,000 keys may have 7 MB: 1,024 characters each, all of them escaped."""
 REFUSAL_BYTES_MAX = 64 * 1024
 """What is behind it in a refusal is not read."""
 CODE_CHARS_MAX = 100
-"""Of a server's code of an error, in our text."""
+"""The length of a server's error code in our text."""
 CONNECT_TIMEOUT_S_MAX = 3.0
 DELETES_AT_ONCE = 32
 RENEW_BEFORE_S = 240.0
