@@ -15,12 +15,12 @@ from tests.faults.forked_torture import ForkedAgent
 from tests.patch import Patch
 from tests.torture import cluster, run
 from tests.torture.checker import Name, Read, check, compare
-from tests.torture.faults import BEHIND_AGENTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
+from tests.torture.faults import BEHIND_AGENTS, BUCKET_FAULTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
 from tests.torture.pacing import NOWHERE
 from tests.torture.reading import read_with_confluent
 from tests.torture.report import print_outcome
 from tests.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
-from tests.torture.servers import CREDENTIALS
+from tests.torture.servers import CREDENTIALS, NEEDS, STORES
 from tests.torture.writers import Report
 
 RUNS = [(4, 0.4, 16105, 40), pytest.param(15, GAP_MEAN_S, 2773, 250, marks=pytest.mark.slow)]
@@ -53,6 +53,18 @@ def test_nothing_is_lost_doubled_or_out_of_order(
     if outcome.missing:
         pytest.skip(next(iter(outcome.missing.values())))  # clean, but not with four clients
     assert reports.keys() == FOUR
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize(
+    "store", [pytest.param(name, marks=pytest.mark.needs(NEEDS[name])) for name in STORES if name != "s3"]
+)
+def test_nothing_is_lost_with_a_bucket_on_another_cloud(store: str) -> None:
+    outcome = asyncio.run(torture(TorturePlan(seed=1515, seconds=20, kinds=(*KINDS, *BUCKET_FAULTS), store=store)))
+    print_outcome(outcome)
+    assert outcome.offences == []
+    assert outcome.struck > 0, "no fault reached a request"
 
 
 @pytest.mark.slow
