@@ -40,6 +40,7 @@ from tests.torture.servers import BUCKET, CREDENTIALS, NEEDS, STORES
 KIB = 1024
 PUT_SIZES, GET_SIZES = (64 * KIB, 1024 * KIB, 8192 * KIB), (1024 * KIB, 8192 * KIB)
 IN_FLIGHT = (1, 16, 64)
+ENDPOINTS = {"azure": "azure.endpoint", "google": "gcs.endpoint"}
 OBJECTS = 8
 """Requests take turns over so many keys."""
 PATIENCE_S = 300.0
@@ -248,11 +249,12 @@ def benchmark(run: BenchmarkRun) -> None:
         if reason := why_missing(NEEDS[cloud]):
             run.note(f"{cloud} is left out: {reason}")
             continue
-        with STORES[cloud](Path(run.folder(cloud))) as server:
-            endpoint = str(server.settings(server.port)["azure.endpoint" if cloud == "azure" else "gcs.endpoint"])
-            turns = deque(clients(cloud).items())
-            for operation, sizes in (("PUT", PUT_SIZES), ("GET", GET_SIZES)):
-                for size in sizes:
+        turns = deque(clients(cloud).items())
+        for operation, sizes in (("PUT", PUT_SIZES), ("GET", GET_SIZES)):
+            for size in sizes:
+                # a new server for each size: Azurite keeps in memory what was replaced
+                with STORES[cloud](Path(run.folder(f"{cloud}-{operation}-{size}"))) as server:
+                    endpoint = str(server.settings(server.port)[ENDPOINTS[cloud]])
                     for in_flight in IN_FLIGHT:
                         _rows(run, cloud, endpoint, operation, size, in_flight, turns)
                         turns.rotate(1)  # the first of a size pays for memory that the others find
