@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tests.compat.apps.streams_run import Program
 
-PAUSE_SECONDS = (1.0, 12.0)
-"""Some pauses are longer than the session timeout: the instance comes back as a former owner."""
+PAUSE_SECONDS = (4.0, 12.0)
+"""Most pauses are longer than the session timeout: the instance comes back as a former owner."""
+STRIKES = ("kill", "stop", "pause", "pause")
 
 
 class Instances:
@@ -57,7 +58,7 @@ class Instances:
         """Kill one, stop one in good order, or pause one, perhaps for longer than its session. Return which.
         Called in a thread: one that is stopped takes its time.
         """
-        number, kind = self._rng.choice(sorted(self._running)), self._rng.choice(("kill", "stop", "pause"))
+        number, kind = self._rng.choice(sorted(self._running)), self._rng.choice(STRIKES)
         process = self._running[number]
         if kind == "pause":
             process.send_signal(signal.SIGSTOP)
