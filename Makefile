@@ -147,14 +147,14 @@ hostile: setup ## one record per batch from hundreds of producers, idempotent an
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
 	@$(BIN)/python -m tests.hostile.two_agents
 
-hostile-small: setup ## one client floods a topic with low latency, and how an ordinary one fares
-	@$(BIN)/python -m tests.hostile.small_files
+hostile-small: setup ## one client floods a topic with low latency, and how an ordinary one fares: make hostile-small [STORE=azure]
+	@$(BIN)/python -m tests.hostile.small_files $(if $(STORE),--store $(STORE))
 
-attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
-	@$(BIN)/python -m tests.hostile
+attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare: make attacks [NAMES="..."] [STORE=azure]
+	@$(BIN)/python -m tests.hostile $(if $(STORE),--store $(STORE)) $(NAMES)
 
-drills: setup ## an agent, a zone, Postgres or the bucket is lost, and back: make drills [NAMES="agent_lost zone_lost"]
-	@$(BIN)/python -m tests.drills $(NAMES)
+drills: setup ## an agent, a zone, Postgres or the bucket is lost, and back: make drills [NAMES="agent_lost zone_lost"] [STORE=azure]
+	@$(BIN)/python -m tests.drills $(if $(STORE),--store $(STORE)) $(NAMES)
 
 operator-week: setup ## all drills and a restore, judged, in less than 15 minutes
 	@$(BIN)/python -m tests.drills.operator_week $(NAMES)

@@ -1,11 +1,12 @@
-"""Attack one agent, one program after another: `python -m tests.hostile [NAME ...] [--checkout PATH]`.
+"""Attack one agent, one program after another: `python -m tests.hostile [NAME ...] [--checkout PATH] [--store STORE]`.
 
 Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. A module's `prepare`, if it has
 one, first does what ordinary clients may do. Printed: resident memory at its peak above that before the attack, the
 longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
 `--checkout` attacks the Headrace of another checkout, for figures of before and after. With `--low-latency` all topics
-have low.latency.enable: small files go into the metastore first. An attack that could not run is
-reported and the others follow; the exit status is 1 if one missed its goals or could not run.
+have low.latency.enable: small files go into the metastore first. With `--store` the bucket is on an object storage that
+is started for each attack, in the place of a directory. An attack that could not run is reported and the others
+follow; the exit status is 1 if one missed its goals or could not run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import os
 import pkgutil
 import sys
 import traceback
@@ -23,6 +25,8 @@ from load.machine_state import machine_state
 from tests.hostile import attacks
 from tests.hostile.attacked_agent import AttackedAgent, Watch
 from tests.hostile.bystanders import Bystanders
+from tests.tools import why_missing
+from tests.torture.servers import CREDENTIALS, NEEDS, STORES
 
 MIB = 1024 * 1024
 MEMORY_GOAL_BYTES = 64 * MIB
@@ -81,13 +85,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkout", type=Path, help="another checkout, with its .venv, to attack its Headrace")
     parser.add_argument("--alone", action="store_true", help="no ordinary clients: a calmer measurement")
     parser.add_argument("--low-latency", action="store_true", help="low.latency.enable for all topics")
+    parser.add_argument("--store", choices=STORES, help="the object storage of the bucket (a directory)")
     args = parser.parse_args(argv)
+    if args.store:
+        if reason := why_missing(NEEDS[args.store]):
+            parser.error(reason)
+        os.environ.update(CREDENTIALS)
     print(machine_state(), flush=True)
     common = SETTINGS | LOW_LATENCY if args.low_latency else SETTINGS
     status = 0
     for name in args.names or names():
         try:
-            with AttackedAgent(args.checkout, common | _settings(name)) as target:
+            with AttackedAgent(args.checkout, common | _settings(name), args.store) as target:
                 told = asyncio.run(run(name, target, alone=args.alone))
         except Exception:
             told = f"{name}: {MISSED} it could not run"

@@ -12,12 +12,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
 from load.dev_server import DevServer
 from tests.hostile.frames import request
+from tests.torture.servers import STORES
 
 _API_VERSIONS = 18
 _SAMPLE_SECONDS = 0.02
@@ -25,27 +26,42 @@ PING_SECONDS_MAX = 60.0
 
 
 class AttackedAgent:
-    """`headrace dev` with one agent on an empty directory."""
+    """`headrace dev` with one agent on an empty directory, or on an empty bucket of an object storage."""
 
-    def __init__(self, checkout: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
-        """`checkout` of the Headrace to be attacked; None: this one."""
+    def __init__(
+        self, checkout: Path | None = None, settings: Mapping[str, object] | None = None, store: str | None = None
+    ) -> None:
+        """`checkout` of the Headrace to be attacked; None: this one. `store`: one of STORES, which is started; this
+        process's environment has its credentials. None: the bucket is a directory.
+        """
         self.checkout = checkout
         self._place = tempfile.TemporaryDirectory(prefix="headrace-attack-", ignore_cleanup_errors=True)
         directory = Path(self._place.name)
         directory.chmod(0o711)
         self.directory = directory
         self.log = directory / "stderr.log"
-        self._server = DevServer(directory / "data", settings=settings, checkout=checkout, errors=self.log)
+        self._settings, self._store = dict(settings or {}), store
+        self._started = ExitStack()
+        self.storage: dict[str, object] = {}
+        """Settings of the bucket, for further processes of the cluster."""
 
     def __enter__(self) -> AttackedAgent:
-        self._server.__enter__()
+        with ExitStack() as stack:
+            stack.callback(self._place.cleanup)
+            if self._store:
+                store = stack.enter_context(STORES[self._store](self.directory))
+                self.storage = store.settings(store.port)
+            settings = self._settings | self.storage
+            server = DevServer(self.directory / "data", settings=settings, checkout=self.checkout, errors=self.log)
+            self._server = stack.enter_context(server)
+            self.storage = self.storage | {"bucket": server.bucket}
+            self._started = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.__exit__(kind, error, trace)
-        self._place.cleanup()
+        self._started.__exit__(kind, error, trace)
 
     @property
     def bootstrap(self) -> str:
@@ -68,8 +84,10 @@ class AttackedAgent:
         return self._server.metastore_url
 
     @property
-    def bucket(self) -> str:
-        return self._server.bucket
+    def storage_flags(self) -> list[str]:
+        """The metastore and the bucket, for further processes of the cluster."""
+        settings = {"metastore.url": self.metastore_url} | self.storage
+        return [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
 
     @property
     def environment(self) -> dict[str, str]:

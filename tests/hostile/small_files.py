@@ -1,29 +1,38 @@
 """One client floods a low-latency topic with one-record batches while an ordinary client writes little.
 
-`python -m tests.hostile.small_files`: an agent with low.latency.enable, a real Postgres with fsync, an S3 server behind
-the latency proxy of `headrace bench`. The flood comes from 127.0.0.2: hundreds of connections, one record for each
-partition in a request. The ordinary client, on 127.0.0.1, sends one record at a time, first alone and then next to
-the flood. Judged by counts: the share of its requests that are inline, which the extents of its topic say, and the
-bytes that Postgres holds. Its p99 is printed and judged too; it is of the machine that runs this.
+`python -m tests.hostile.small_files [--store STORE]`: an agent with low.latency.enable, a real Postgres with fsync, an
+S3 server or an emulator of another store behind the latency proxy of `headrace bench`. The flood comes from 127.0.0.2:
+hundreds of connections, one record for each partition in a request. The ordinary client, on 127.0.0.1, sends one record
+at a time, first alone and then next to the flood. Judged by counts: the share of its requests that are inline, which
+the extents of its topic say, and the bytes that Postgres holds. Its p99 is printed and judged too; it is of the machine
+that runs this.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
+from headrace.cli.bench.headrace_target import PROXY, find_program, proxy_flags
 from headrace.cli.bench.orders import percentile
+from headrace.cli.bench.server_process import ServerProcess
 from headrace.cli.bench.targets import open_target, parse_target
 from headrace.cli.bench.topic_admin import create_topic
+from load.dev_server import DevServer
 from load.machine_state import machine_state
 from load.workloads.producer import Frames, HostileWorkload
+from tests.tools import why_missing
+from tests.torture.servers import CREDENTIALS, NEEDS, STORES
 
 FLOOD_ADDRESS, ORDINARY_ADDRESS = "127.0.0.2", "127.0.0.1"
 FLOOD, ORDINARY = "flood", "ordinary"
@@ -136,13 +145,32 @@ def _ask(url: str, question: str, values: tuple[object, ...]) -> tuple[int, ...]
     return tuple(map(int, row))
 
 
+@asynccontextmanager
+async def _target(folder: Path, store: str) -> AsyncIterator[tuple[str, str]]:
+    """Start everything; yields where clients connect, and the metastore's URL."""
+    spec = parse_target(TARGET)
+    if store == "s3":
+        async with open_target(spec, folder, None) as running:
+            assert running.metastore_url is not None, "a target of this machine"
+            yield running.bootstrap, running.metastore_url
+        return
+    latency = spec.options().s3
+    assert latency is not None
+    with STORES[store](folder) as server:
+        command = [find_program(PROXY), "-upstream", f"127.0.0.1:{server.port}", *proxy_flags(latency)]
+        async with ServerProcess(command, folder / "proxy.log") as proxy:
+            port = int((await proxy.line(r"ready \S+:(\d+)"))[1])
+            settings = spec.passed_on() | server.settings(port)
+            with DevServer(folder / "data", settings=settings, errors=folder / "headrace.log") as dev:
+                yield dev.bootstrap, dev.metastore_url
+
+
 async def run(folder: Path, args: argparse.Namespace) -> bool:
     """Alone, then next to the flood; whether each bar is met."""
-    async with open_target(parse_target(TARGET), folder, None) as running:
+    async with _target(folder, args.store) as (bootstrap, metastore_url):
         for topic, partitions in ((FLOOD, FLOOD_PARTITIONS), (ORDINARY, 1)):
-            await asyncio.to_thread(create_topic, running.bootstrap, topic, partitions, 1)
-        assert running.metastore_url is not None, "a target of this machine"
-        files = SmallFiles(int(running.bootstrap.rpartition(":")[2]), running.metastore_url, args.seconds)
+            await asyncio.to_thread(create_topic, bootstrap, topic, partitions, 1)
+        files = SmallFiles(int(bootstrap.rpartition(":")[2]), metastore_url, args.seconds)
         await files.ordinary()  # the agent is warm, and has seen the slots
         alone = await files.ordinary()
         flooded, rate, share = await files.flooded(args.connections, args.rate)
@@ -173,7 +201,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15, help="of each of three phases")
     parser.add_argument("--connections", type=int, default=300, help="of the flood")
     parser.add_argument("--rate", type=float, default=300, help="requests per second of the flood, at most")
+    parser.add_argument("--store", choices=STORES, default="s3", help="the object storage of the bucket (s3)")
     args = parser.parse_args()
+    if args.store != "s3":
+        if reason := why_missing(NEEDS[args.store]):
+            parser.error(reason)
+        os.environ.update(CREDENTIALS)
     print(machine_state(), flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-hostile-", ignore_cleanup_errors=True) as place:
         folder = Path(place)

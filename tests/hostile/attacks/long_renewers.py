@@ -61,7 +61,7 @@ def _attack(target: AttackedAgent) -> str:
     admin.alter_user_scram_credentials([user])[USER].result(30)
     settings = SETTINGS | {
         "metastore.url": target.metastore_url,
-        "bucket": target.bucket,
+        **target.storage,
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
     }
     with TemporaryDirectory() as folder, AgentChild(settings, Path(folder) / "agent.log") as other:

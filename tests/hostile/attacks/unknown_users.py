@@ -98,12 +98,13 @@ async def _agent_with_sasl(target: AttackedAgent) -> AsyncIterator[int]:
     (port,) = free_ports(1)
     python = sys.executable if target.checkout is None else str(target.checkout / ".venv/bin/python")
     words = {
-        "--metastore-url": target.metastore_url, "--bucket": target.bucket, "--http-port": "0",
+        "--http-port": "0",
         "--listeners": f"LOGIN://127.0.0.1:{port}", "--listener-security-protocol-map": "LOGIN:SASL_PLAINTEXT",
         "--log-level": "warning",
     }  # fmt: skip
     process = await asyncio.create_subprocess_exec(
-        *(python, "-m", "headrace.cli.main", "agent", *(word for pair in words.items() for word in pair)),
+        *(python, "-m", "headrace.cli.main", "agent", *target.storage_flags),
+        *(word for pair in words.items() for word in pair),
         stdout=asyncio.subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=target.environment,

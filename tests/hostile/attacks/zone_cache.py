@@ -87,14 +87,20 @@ async def _neighbour(target: AttackedAgent, path: AlteringPath, port: int) -> As
     with socket.create_server(("127.0.0.1", 0)) as unused:
         path.agent = unused.getsockname()
     flags = {
-        "--metastore-url": target.metastore_url, "--bucket": target.bucket, "--broker-rack": "zone-a",
+        "--broker-rack": "zone-a",
         "--listeners": f"PLAINTEXT://127.0.0.1:{path.agent[1]}",
         "--advertised-listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "--http-port": "0", "--log-level": "warning",
     }  # fmt: skip
     words = [word for flag in flags.items() for word in flag]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "headrace.cli.main", "agent", *words, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "headrace.cli.main",
+        "agent",
+        *target.storage_flags,
+        *words,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
