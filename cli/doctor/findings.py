@@ -118,13 +118,19 @@ AZURE_ROLE, GOOGLE_ROLE = "Storage Blob Data Contributor", "Storage Object User"
 def right(bucket: str, check: str) -> str:
     """Return the right that a check needs on the store of a bucket's address."""
     if azure_place(bucket) is not None:
-        return f"what the role {AZURE_ROLE} has"
+        return f"what the role {AZURE_ROLE} has (a signature: read, write, list, delete)"
     return f"what the role {GOOGLE_ROLE} has" if bucket.startswith("gs://") else ACTIONS[check]
 
 
 NETWORK = "check metastore.url, the server and the network"
 STORE = "check credentials, rights, address and network of the bucket"
 _CODE = re.compile(r"code=(\w+)")
+_OF_VARIABLES = {
+    "AZURE_STORAGE_KEY": "correct the account's key (AZURE_STORAGE_KEY), or the account in bucket",
+    "AZURE_STORAGE_SAS_TOKEN": "give agents and compactors a signature (AZURE_STORAGE_SAS_TOKEN) of this account, with"
+    " the rights to read, write, list and delete",
+}
+_AZURE_VARIABLE = re.compile(rf"check=({'|'.join(_OF_VARIABLES)})\b")
 
 
 def of_postgres(text: str, otherwise: str = NETWORK) -> str:
@@ -139,6 +145,8 @@ def of_bucket(text: str, check: str) -> str:
         return _BUCKET[code]
     if role := next((role for role in (AZURE_ROLE, GOOGLE_ROLE) if role in text), None):
         return f"give the role {role} on this bucket to the identity of agents and compactors"
+    if found := _AZURE_VARIABLE.search(text):
+        return _OF_VARIABLES[found.group(1)]
     if (code in ("AccessDenied", "403") or "status=403" in text) and check in ACTIONS:
         return f"allow {ACTIONS[check]} to agents and compactors, or give them keys that are allowed to"
     if "ClientConnectorDNSError" in text:

@@ -107,6 +107,12 @@ class _Identity:
         """Return whether to try again with another token than `used`."""
         return not self._fixed and self._token.refused(used)
 
+    def check(self) -> str:
+        """Return what to look at when the store forbids a request. A role says nothing about a key or a signature."""
+        if self._fixed:
+            return f"{SAS_VARIABLE}: it needs the rights to read, write, list and delete"
+        return f"{KEY_VARIABLE}, and the account's name" if self._key else _CHECK_ROLE
+
     async def close(self) -> None:
         await self._token.close()
         if self._credential is not None:
@@ -218,8 +224,16 @@ class AzureClient:
         if answer.status == HTTPStatus.UNAUTHORIZED and self._identity.refused(said.get("Authorization", signature)):
             kind = UnavailableError
         if kind is InvalidError:
-            text += f" check={_CHECKS.get(code) or _CHECKS.get(str(answer.status)) or _CHECK_ANYTHING}"
+            text += f" check={self._check(code, answer.status)}"
         raise refusal(kind, text, answer, changes=request.changes)
+
+    def _check(self, code: str, status: int) -> str:
+        """Return what may be wrong about a request that was refused."""
+        if code == "AuthorizationFailure":
+            return f"{self._identity.check()}; and the account's firewall"
+        if found := _CHECKS.get(code) or _CHECKS.get(str(status)):
+            return found
+        return self._identity.check() if status == HTTPStatus.FORBIDDEN else _CHECK_ANYTHING
 
 
 _METHODS = {"put": "PUT", "get": "GET", "head": "HEAD", "list": "GET", "delete": "DELETE", "ask": "GET"}
@@ -243,13 +257,11 @@ _BY_STATUS: dict[int, type[HeadraceError]] = {
     HTTPStatus.TOO_MANY_REQUESTS: ThrottledError,
     HTTPStatus.NOT_IMPLEMENTED: InvalidError,
 }
-_CHECK_RIGHTS = "the role of this identity: it needs Storage Blob Data Contributor on the container"
+_CHECK_ROLE = "the role of this identity: it needs Storage Blob Data Contributor on the container"
 _CHECKS: dict[str, str] = {
     "401": "the identity, its tenant, and this machine's clock",
-    "403": _CHECK_RIGHTS,
     "AccountIsDisabled": "the account",
     "AuthenticationFailed": f"{KEY_VARIABLE} or {SAS_VARIABLE}, the account's name, and this machine's clock",
-    "AuthorizationFailure": f"{_CHECK_RIGHTS}; and the account's firewall",
     "BlobImmutableDueToPolicy": "the container's immutability policy: Headrace deletes its files",
     "ContainerNotFound": "the container's name, and the account's",
     "InvalidAuthenticationInfo": "the identity, its tenant, and this machine's clock",

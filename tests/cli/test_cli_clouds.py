@@ -235,5 +235,5 @@ def test_a_right_that_is_missing_is_named_at_the_start(
     finally:
         place.lose()
     assert f"store refused: operation={operation} bucket={ACCOUNT}/{CONTAINER}" in said
-    assert "check=the role of this identity: it needs Storage Blob Data Contributor on the container" in said
+    assert "check=AZURE_STORAGE_SAS_TOKEN: it needs the rights to read, write, list and delete" in said
     assert sas.partition("sig=")[2] not in said
