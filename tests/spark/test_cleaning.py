@@ -1,4 +1,7 @@
-"""Cleaning by key on Spark leaves what the local worker leaves, also if executors and drivers end in the middle."""
+"""Cleaning by key on Spark leaves what the local worker leaves, also if executors and drivers end in the middle.
+
+In a directory, on a real S3 server and on emulators of Azure and Google.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from tests.compactor.cleaning.test_guarantees import rolled
 from tests.compactor.cleaning.test_transactions import check, log_of, offsets_from
+from tests.fixtures_clouds import ON_CLOUDS, bucket_of
 from tests.fixtures_s3 import BUCKET
 from tests.metastore.segment_keys import with_keys
 from tests.spark.cleaning_world import EAGER, SMALL, DriverEnded, SameTime, SparkCleaningWorld
@@ -117,23 +121,30 @@ async def test_spark_leaves_what_the_local_worker_leaves_in_many_histories(
     await story(world, seed)
 
 
-async def use_s3(world: SparkCleaningWorld, url: str) -> None:
-    """Keep the files in a bucket of a real S3 server from now on."""
+async def use_bucket(world: SparkCleaningWorld, name: str, request: pytest.FixtureRequest) -> None:
+    """Keep the files on a real S3 server from now on, or on an emulator of another cloud."""
     from tests.compactor.test_spark import s3_environment
 
-    prefix = str(uuid.uuid4())
-    options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=url, region="us-east-1", path_style=True)
-    world.use(S3Store(options, SystemClock()), s3_environment(url, prefix))
+    if name == "s3":
+        url, prefix = request.getfixturevalue("real_s3_url"), str(uuid.uuid4())
+        options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=url, region="us-east-1", path_style=True)
+        world.use(S3Store(options, SystemClock()), s3_environment(url, prefix))
+    else:
+        bucket = bucket_of(name, request)
+        world.use(bucket.open(), bucket.environment)
     await world.service.start()
 
 
 @pytest.mark.slow
 @pytest.mark.requirement("L9", "W10")
-async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkCleaningWorld, real_s3_url: str) -> None:
+@pytest.mark.parametrize("bucket", ["s3", *ON_CLOUDS])
+async def test_killed_executors_change_nothing(
+    world: SparkCleaningWorld, bucket: str, request: pytest.FixtureRequest
+) -> None:
     """Each task of each pass is killed once, and repeated."""
     from tests.spark.cleaning_faults import KilledRewrite, KilledScan
 
-    await use_s3(world, real_s3_url)
+    await use_bucket(world, bucket, request)
     await story(world, 2, passes=1, scan=KilledScan, rewrite=KilledRewrite)
     assert await world.objects() > await world.named(), "the killed tasks had stored their files"
     await world.check_reserved()
@@ -148,9 +159,9 @@ async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkC
     "stop_at", [pytest.param(1, id="before the first swap"), pytest.param(2, id="between two swaps")]
 )
 async def test_the_next_driver_completes_what_one_left_on_s3(
-    world: SparkCleaningWorld, real_s3_url: str, stop_at: int
+    world: SparkCleaningWorld, stop_at: int, request: pytest.FixtureRequest
 ) -> None:
-    await use_s3(world, real_s3_url)
+    await use_bucket(world, "s3", request)
     pair = await world.pair("t")
     await world.write_at_random(pair, random.Random(3), 12)
     await roll(world)
