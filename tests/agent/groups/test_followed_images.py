@@ -8,10 +8,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.groups.claims import NewGroups
+from headrace.agent.groups.claims import Held, NewGroups
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_memory import GroupMemory
-from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.limits.work_slices import ELEMENT_UNITS, UNITS_MAX, WorkSlices
 from headrace.metastore.api.groups import GroupKind
