@@ -72,7 +72,7 @@ class Reader:
             min_bytes=min_bytes,
             max_bytes=max_bytes,
         )
-        sent_at = self._world.loop.time()
+        sent_at, asked_in_calm = self._world.loop.time(), self._world.is_final
         version = protocol.FETCH_BY_ID if self._by_id else protocol.FETCH_BY_NAME
         exchange = await connection.ask(protocol.FETCH, version, body, PATIENCE_SECONDS)
         frame = exchange.answer.result()
@@ -88,7 +88,7 @@ class Reader:
             if answer.code == OK:
                 self._take(connection, place, sent_at, answer)
             else:
-                came = self._refused(place, answer.code) and came
+                came = self._refused(place, answer.code, is_calm=asked_in_calm) and came
         return came
 
     def _take(self, connection: SimulatedConnection, place: Place, sent_at: float, answer: FetchAnswer) -> None:
@@ -113,8 +113,8 @@ class Reader:
         if entries:
             self.positions[place] = max(position, entries[-1].last_offset + 1)
 
-    def _refused(self, place: Place, code: int) -> bool:
-        """False when it should be tried again a little later."""
+    def _refused(self, place: Place, code: int, *, is_calm: bool) -> bool:
+        """False when it should be tried again a little later. `is_calm`: whether it was asked after all faults."""
         self._world.note("refused poll", self.name, str(place), code)
         if code in UNKNOWN and place.topic.deleted_at is not None:
             del self.positions[place]
@@ -126,7 +126,7 @@ class Reader:
             self._world.report(Kind.REWOUND, f"{self.name} at {place}:{self.positions[place]} got out of range")
         elif code != STORAGE_ERROR:
             self._world.report(Kind.SPURIOUS, f"{self.name} at {place}: code={code}")
-        elif self._world.is_final:
+        elif is_calm:
             self._world.report(Kind.UNSEEN, f"{self.name} at {place}:{self.positions[place]} got a storage error")
         return False
 

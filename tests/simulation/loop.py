@@ -24,8 +24,8 @@ Ts = TypeVarTuple("Ts")
 OWNER: contextvars.ContextVar[int] = contextvars.ContextVar("owner", default=0)
 """The process that a step belongs to; 0 is the world around the agents."""
 
-STEPS_MAX = 400_000
-"""A schedule needs some ten thousand; more means that something spins."""
+STEPS_MAX = 800_000
+"""A schedule needs some ten thousand, one with minutes of silence half a million; more means that something spins."""
 THREAD_SECONDS = 0.0005
 
 
