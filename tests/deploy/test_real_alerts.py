@@ -1,6 +1,7 @@
 """Each critical alert fires when its condition is made: real agents, a real Postgres and S3, Prometheus' own engine.
 
-Invariant: every critical alert of the rules has a test here.
+Invariant: every critical alert of the rules has a test here. By day one of them shows that rules and agents agree; all
+expressions are judged there by tests/deploy/test_rules.py.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def test_every_critical_alert_is_tested() -> None:
     assert TESTED | ELSEWHERE == CRITICAL
 
 
+@pytest.mark.slow
 async def test_roles_and_agents_that_are_gone(world: World, tmp_path: Path) -> None:
     """One agent without the other roles; then one with all of them, until it ends."""
     agent = await world.start("broker")
@@ -192,6 +194,7 @@ def _produce_in_vain(address: str) -> None:
     producer.flush(SECONDS_MAX)
 
 
+@pytest.mark.slow
 async def test_objects_that_another_program_deleted(world: World, tmp_path: Path) -> None:
     writer = await world.start("broker")
     await asyncio.to_thread(_produce, writer.kafka)
@@ -219,6 +222,7 @@ async def test_objects_that_another_program_deleted(world: World, tmp_path: Path
     assert_fires("HeadraceCompactionReadsDamage", [before], [damaged], tmp_path / "compaction")
 
 
+@pytest.mark.slow
 async def test_a_metastore_that_went_back(
     world: World, postgres_server: EmbeddedPostgres, metastore_url: str, tmp_path: Path
 ) -> None:
