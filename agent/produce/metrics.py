@@ -82,6 +82,14 @@ class ProduceMetrics:
         self.duplicates = Counter(
             "headrace_produce_duplicates_total", "Batches dropped at commit as duplicates", registry=registry
         )
+        self._count_refusals(registry)
+        self._count_inline(registry)
+        self.timed_out = Counter(
+            "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
+        )
+
+    def _count_refusals(self, registry: CollectorRegistry) -> None:
+        """Declare what is counted of batches that are answered with an error."""
         self.refused = Counter(
             "headrace_produce_refused_total", "Batches answered with an error", ["error"], registry=registry
         )
@@ -93,11 +101,7 @@ class ProduceMetrics:
             ["topic"],
             registry=registry,
         )
-        self._count_inline(registry)
         self._topics_shown: set[str] = set()
-        self.timed_out = Counter(
-            "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
-        )
 
     def _count_inline(self, registry: CollectorRegistry) -> None:
         """Declare what is counted of small files."""
