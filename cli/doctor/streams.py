@@ -39,7 +39,7 @@ TO_DO: Mapping[StatusCode | None, str] = {
     ),
     None: "correct the application, and give it another application.id or delete the group",
 }
-"""By what is wrong with the topics; None: the topology fits no topics."""
+"""The advice by what is wrong with the topics; None: the topology fits no topics."""
 
 
 class Trouble(NamedTuple):

@@ -52,7 +52,7 @@ SCOPE = "https://storage.azure.com/.default"
 SIGNED_S = 3600.0
 """How long a signature by an account key is good."""
 LONGER_PAGE = 5
-"""So many times as many keys as elsewhere are in one listing."""
+"""How many times as many keys as elsewhere one listing may have."""
 KEY_VARIABLE, SAS_VARIABLE = "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"
 
 

@@ -221,7 +221,7 @@ def test_a_right_that_is_missing_is_named_at_the_start(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On Azure: the other emulator checks no identity. The right to delete is looked for by the doctor only."""
+    """Azurite checks the identity, the other emulator none. Only the doctor looks for the right to delete."""
     place = Place(postgres_server, bucket_of("azure", request))
     try:
         assert main(["storage", "format", "-t", CLUSTER, *place.flags()]) == 0

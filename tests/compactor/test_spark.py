@@ -155,7 +155,7 @@ def s3_environment(server: str, prefix: str) -> dict[str, str]:
 async def world(
     metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[SparkWorld]:
-    """In a directory, or on the emulator that an indirect parameter names."""
+    """Yields a world with its bucket in a directory, or on the emulator that an indirect parameter names."""
     with_keys(metastore_url)
     cloud = getattr(request, "param", "directory")
     world = SparkWorld(metastore, metastore_url, tmp_path, None if cloud == "directory" else bucket_of(cloud, request))

@@ -50,7 +50,7 @@ async def world(
     spark: SparkSession,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[SparkCleaningWorld]:
-    """On S3, or on the emulator that an indirect parameter names."""
+    """Yields a world with its bucket on S3, or on the emulator that an indirect parameter names."""
     from tests.compactor.test_spark import s3_environment
 
     kept = dict(spark.sparkContext.environment)

@@ -38,7 +38,7 @@ class AnsweredShares:
         """States of groups that this agent has released; those that it released first are forgotten."""
         self._puts = InsistentPuts(clock)
         self._unwritten: dict[int, dict[tuple[str, int], ShareState]] = {}
-        """By life: what a task is writing, or is about to."""
+        """What a task is writing, or is about to, by life of the metastore."""
 
     @property
     def in_use_bytes(self) -> int:

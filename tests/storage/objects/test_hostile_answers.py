@@ -228,7 +228,7 @@ def answering(*bodies: bytes, status: int = 200) -> list[Step]:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_listing_that_comes_back_to_a_page_is_given_up(kind: str) -> None:
-    """Also with the retries, which continue after the last key: the pages after it have none."""
+    """Retries continue after the last key, and end, too: the pages after it have none."""
     for markers in ("aaaa", "ababab", "abcdbcd"):
         async with ScriptedServer(answering(*(page(kind, each) for each in markers))) as server:
             async with on(kind, server) as store:
@@ -313,7 +313,7 @@ async def test_entries_that_are_not_as_documented_are_corrupt() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_head_without_what_it_is_asked_for_is_corrupt(kind: str) -> None:
-    """As a proxy's answer to any address is."""
+    """A proxy may answer so for any address."""
 
     async def bare(exchange: Exchange) -> None:
         exchange.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
